@@ -1,0 +1,60 @@
+# Every target does its own set-up. PYTHON chooses the interpreter that .venv is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# The oldest Lightning that an upstream pins, and one between it and ours: the step callback must
+# work on all. They lie beside the environment, for the tests that put them first on the path.
+OLD_LIGHTNINGS := 2.2.1 2.4.0
+OLD_LIGHTNING_FOLDERS := $(OLD_LIGHTNINGS:%=.cache/lightning-%)
+
+.PHONY: help setup demo test lint format bench lock clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed  ## make .venv and install what trains on this machine
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(INSTALL) --editable '.[train,test,lint]'
+	@touch $@
+
+.cache/lightning-%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.part lightning==$*
+	@mv $@.part $@
+
+demo: $(VENV)/.installed  ## train, preempt, resume and finish a real recipe on this machine
+	@$(BIN)/python -m dlbhpc demo
+
+test: $(VENV)/.installed-dev $(OLD_LIGHTNING_FOLDERS)  ## run the whole test suite
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+lint: $(VENV)/.installed-dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev  ## print the ratios behind the promises about speed
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lock:  ## write constraints.txt anew (needs uv)
+	uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
+	    --no-emit-index-url --extra train --extra test --extra lint \
+	    --output-file constraints.txt pyproject.toml
+
+image-%:  ## freeze one pinned upstream in an Apptainer image (not in this version)
+	@echo "make image-$*: building images is not in this version; see CHANGELOG.md" >&2; exit 2
+
+clean:  ## remove the environment and caches; data and runs stay
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

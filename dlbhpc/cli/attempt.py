@@ -1,0 +1,88 @@
+"""``dlbhpc attempt``: the parts of one attempt, called by the batch script."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.exit_status import FENCED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    begin = actions.add_parser("begin", help="once, before the tasks: prints the attempt's folder")
+    begin.add_argument("output", type=Path, help="the run's folder")
+    task = actions.add_parser("task", help="one task: becomes the training program")
+    task.add_argument("attempt", type=Path, help="the attempt's folder")
+    spawn = actions.add_parser("spawn", help="start all tasks on this machine, as srun would")
+    spawn.add_argument("attempt", type=Path, help="the attempt's folder")
+    spawn.add_argument("--ntasks", type=int, required=True)
+    end = actions.add_parser("end", help="once, after the tasks: completes the run or says why not")
+    end.add_argument("attempt", type=Path, help="the attempt's folder")
+    end.add_argument("--status", type=int, required=True, help="the tasks' exit status")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "begin":
+        return _begin(args.output)
+    if args.action == "task":
+        return _task(args.attempt)
+    if args.action == "spawn":
+        return _spawn(args.attempt, args.ntasks)
+    return _end(args.attempt, args.status)
+
+
+def _say(text: str) -> None:
+    # Standard output carries the attempt's folder to the batch script; people read the log.
+    print(f"dlbhpc: {text}", file=sys.stderr, flush=True)
+
+
+def _begin(folder: Path) -> int:
+    from dlbhpc.layout import OutputLayout
+    from dlbhpc.run.attempt import Job, begin
+    from dlbhpc.run.lease import read_lease
+    from dlbhpc.scheduler.processes import JOB_VARIABLE, RESTART_VARIABLE, TOKEN_VARIABLE
+
+    output = OutputLayout(folder)
+    lease = read_lease(output.lease)
+    if lease is None or lease.token != os.environ.get(TOKEN_VARIABLE):
+        owner = f"it belongs to {lease.owner}" if lease else "its lease is gone"
+        _say(f"this job does not own {folder} ({owner}): nothing was started")
+        return FENCED
+    job = Job(os.environ[JOB_VARIABLE], int(os.environ.get(RESTART_VARIABLE, "0")))
+    attempt = begin(output, job, _say)
+    if attempt is not None:
+        print(attempt, flush=True)
+    return 0
+
+
+def _task(folder: Path) -> int:
+    from dlbhpc.run.attempt import task_command, upstream_environment
+
+    argv, environment, working_directory = task_command(folder)
+    os.chdir(working_directory)
+    try:
+        os.execvpe(argv[0], argv, upstream_environment(os.environ, environment))
+    except OSError as error:
+        raise DlbhpcError(f"cannot execute {argv[0]}: {error.strerror}") from error
+
+
+def _spawn(folder: Path, ntasks: int) -> int:
+    from dlbhpc.scheduler.spawn import spawn
+
+    argv = [sys.executable, "-m", "dlbhpc", "attempt", "task", str(folder)]
+    return spawn(argv, ntasks)
+
+
+def _end(folder: Path, status: int) -> int:
+    from dlbhpc.layout import OutputLayout
+    from dlbhpc.run.attempt import end
+    from dlbhpc.scheduler.control import was_cancelled
+    from dlbhpc.scheduler.processes import JOB_VARIABLE
+
+    output = OutputLayout(folder.parent.parent)
+    cancelled = was_cancelled(output.job, os.environ.get(JOB_VARIABLE, ""))
+    return end(folder, status, cancelled, _say)

@@ -1,0 +1,66 @@
+"""Find the command, run it, and turn a user's error into a sentence and exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from dlbhpc import __version__
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.exit_status import USAGE
+
+_COMMANDS = {
+    "submit": "train a recipe: submit its job, or print it with --dry-run",
+    "plan": "list every exact geometry of a recipe",
+    "recipes": "list the recipes, or show one with its evidence",
+    "data": "prepare a dataset",
+    "status": "one table over all runs",
+    "logs": "print the log of a run",
+    "preempt": "preempt a local run, as Slurm would",
+    "cancel": "end a local run for good",
+    "report": "summarise a run: attempts, steps repeated, evaluation",
+    "demo": "train, preempt, resume and finish the bundled recipe",
+    "attempt": "used by the batch script: begin, task, spawn, end",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        # Only the command that is named is imported, so that each starts quickly.
+        return _run(arguments)
+    except DlbhpcError as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:
+        # The reader (head, less) has left; silence the interpreter's own flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="dlbhpc",
+        description="Train diffusion language models on SLURM clusters with paper-locked recipes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<10}{text}" for name, text in _COMMANDS.items())
+        + "\n\nEach has its own --help.",
+    )
+    parser.add_argument("--version", action="version", version=f"dlbhpc {__version__}")
+    parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    module = importlib.import_module(f"dlbhpc.cli.{chosen.command}")
+    command = argparse.ArgumentParser(
+        prog=f"dlbhpc {chosen.command}", description=_COMMANDS[chosen.command]
+    )
+    module.add_arguments(command)
+    status: int = module.run(command.parse_args(chosen.arguments))
+    return status

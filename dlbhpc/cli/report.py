@@ -1,0 +1,78 @@
+"""``dlbhpc report``: a run in a few lines: attempts, steps repeated, evaluation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dlbhpc.cli.runs import add_run_argument
+
+    add_run_argument(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from dlbhpc.cli.runs import find_run
+    from dlbhpc.layout import Layout
+
+    report = report_of(find_run(args.run, Layout.at(args.root)))
+    print(json.dumps(report, indent=1) if args.json else text_of(report))
+    return 0
+
+
+def report_of(output: Any) -> dict[str, Any]:
+    """What happened to a run, as one object."""
+    from dlbhpc.cli.runs import state_of
+    from dlbhpc.run.completion import read_completed
+    from dlbhpc.run.history import steps_repeated
+
+    state = state_of(output)
+    completed = read_completed(output)
+    return {
+        "run": str(output.folder),
+        "state": state.state,
+        "step": state.step,
+        "total_steps": state.total,
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "from_step": attempt.resumed_from,
+                "to_step": attempt.reached,
+                "end": attempt.reason,
+            }
+            for attempt in state.attempts
+        ],
+        "steps_repeated": steps_repeated(state.attempts),
+        "evaluations": [_evaluation(path) for path in sorted(output.evaluation.glob("*.json"))],
+        "checkpoint": completed and str(output.folder / completed["checkpoint"]),
+    }
+
+
+def text_of(report: dict[str, Any]) -> str:
+    """The report for a reader."""
+    lines = [
+        f"{report['run']}: {report['state']}, step {report['step']}/{report['total_steps']}",
+        *(
+            f"  attempt {item['attempt']}: steps {item['from_step']} to {item['to_step']}, "
+            f"{item['end'] or 'no end recorded'}"
+            for item in report["attempts"]
+        ),
+        f"  optimizer steps repeated: {report['steps_repeated']}",
+    ]
+    for item in report["evaluations"]:
+        lines.append(f"  validation perplexity at step {item['step']}: {item['val_ppl']:.1f}")
+    for item in report["evaluations"]:
+        if item.get("sample"):
+            lines += ["  sampled text:", *(f"    {line}" for line in item["sample"].splitlines())]
+    if report["checkpoint"]:
+        lines.append(f"  checkpoint: {report['checkpoint']}")
+    return "\n".join(lines)
+
+
+def _evaluation(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value

@@ -1,0 +1,20 @@
+"""The commit of the bundled upstream: the digest of the files that train."""
+
+from __future__ import annotations
+
+import hashlib
+
+from dlbhpc.layout import PACKAGE, REFERENCE
+
+_FOLDERS = (REFERENCE, PACKAGE / "inside", PACKAGE / "steps")
+_SUFFIXES = {".py", ".yaml"}
+
+
+def bundled_commit() -> str:
+    """``bundled-`` and a sha256 over names and contents of the code that trains."""
+    tree = hashlib.sha256()
+    paths = (path for folder in _FOLDERS for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    for path in sorted(paths):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        tree.update(f"{content}  {path.relative_to(PACKAGE).as_posix()}\n".encode())
+    return f"bundled-{tree.hexdigest()}"

@@ -1,0 +1,1 @@
+"""What a launch needs from outside, each verified: source checkout, data, teacher, checkpoints."""

@@ -1,0 +1,111 @@
+"""Put the parts together from the configuration and train."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hydra
+import lightning.pytorch as pl
+import torch
+from omegaconf import DictConfig
+from tokenizers import Tokenizer
+
+from dlbhpc.data.pydoc import MASK
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.geometry import EpochPlan, epoch_plan
+from dlbhpc.reference.datamodule import BlockDataModule, Blocks
+from dlbhpc.reference.evaluation import EvaluationConfig, Evaluator
+from dlbhpc.reference.module import MaskedDiffusion
+
+
+def train(config: DictConfig) -> None:
+    """Train to the end of the plan, then evaluate; a finished run is only evaluated.
+
+    Raises:
+        DlbhpcError: the configuration does not fit the data or itself.
+    """
+    make_reproducible(config.seed)
+    folder = Path(config.data.cache_dir)
+    train_blocks = Blocks(folder, "train", config.model.length)
+    plan = plan_from(config, len(train_blocks))
+    tokenizer = load_tokenizer(Path(config.data.tokenizer_name_or_path))
+    module = MaskedDiffusion(
+        config, plan, tokenizer.get_vocab_size(), tokenizer.token_to_id(MASK)
+    )
+    evaluator = Evaluator(
+        Blocks(folder, "validation", config.model.length),
+        tokenizer,
+        EvaluationConfig(
+            seed=config.eval.seed,
+            global_batch=config.loader.eval_global_batch_size,
+            sampling_steps=config.eval.sampling_steps,
+            sampling_eps=config.training.sampling_eps,
+        ),
+        Path(config.checkpointing.save_dir, "evaluation"),
+    )
+    trainer: pl.Trainer = hydra.utils.instantiate(
+        config.trainer,
+        # One process needs no process group, and so no port.
+        strategy=hydra.utils.instantiate(config.strategy) if plan.world > 1 else "auto",
+        callbacks=[evaluator, *(hydra.utils.instantiate(c) for c in config.callbacks.values())],
+    )
+    trainer.fit(
+        module,
+        BlockDataModule(train_blocks, plan, config.loader.num_workers, config.seed),
+        ckpt_path=checkpoint_to_resume(config),
+    )
+    finish(trainer, module, evaluator)
+
+
+def finish(trainer: pl.Trainer, module: MaskedDiffusion, evaluator: Evaluator) -> None:
+    """Evaluate the trained model.
+
+    Raises:
+        DlbhpcError: training ended before its last step.
+    """
+    steps = trainer.max_steps if trainer.max_steps > 0 else module.plan.steps * (trainer.max_epochs or 1)
+    if trainer.global_step < steps:
+        raise DlbhpcError(f"training ended at step {trainer.global_step} of {steps}")
+    module.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
+    module.ema.to(module.device)
+    evaluator.evaluate(trainer, module, with_sample=True)
+
+
+def plan_from(config: DictConfig, samples: int) -> EpochPlan:
+    """The epoch's plan; the batch must be exactly what the geometry gives."""
+    trainer, loader = config.trainer, config.loader
+    world = trainer.devices * trainer.num_nodes
+    plan = epoch_plan(samples, world, loader.batch_size, trainer.accumulate_grad_batches)
+    if plan.global_batch != loader.global_batch_size:
+        raise DlbhpcError(
+            f"loader.global_batch_size is {loader.global_batch_size}, but {trainer.num_nodes} nodes "
+            f"x {trainer.devices} devices x loader.batch_size {loader.batch_size} x "
+            f"trainer.accumulate_grad_batches {trainer.accumulate_grad_batches} are "
+            f"{plan.global_batch} samples"
+        )
+    return plan
+
+
+def make_reproducible(seed: int) -> None:
+    """Seed all ranks alike (they draw whole global batches) and refuse unordered sums."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    pl.seed_everything(seed)
+    torch.use_deterministic_algorithms(True)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads a process", flush=True)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in folder ``path``."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise DlbhpcError(f"there is no tokenizer {file}; prepare the dataset first")
+    return Tokenizer.from_file(str(file))
+
+
+def checkpoint_to_resume(config: DictConfig) -> str | None:
+    """The checkpoint to start from, if the configuration asks for one and it exists."""
+    path = Path(config.checkpointing.resume_ckpt_path)
+    if config.checkpointing.resume_from_ckpt and path.is_file():
+        return str(path)
+    return None

@@ -1,0 +1,1 @@
+"""One run's life: launch record, identity, lease, attempts, completion."""

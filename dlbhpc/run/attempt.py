@@ -1,0 +1,235 @@
+"""One attempt on the batch host: what is done once before the tasks start, and once after."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlbhpc.command import attempt_argv, compose_argv
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.layout import OutputLayout
+from dlbhpc.run import completion
+from dlbhpc.run.files import file_digest, read_json, sync_folder, write_bytes, write_json
+from dlbhpc.run.history import attempts_without_step, read_attempts
+from dlbhpc.run.identity import config_digest, identity_digest
+from dlbhpc.run.inputs import verify_inputs
+from dlbhpc.run.reasons import (
+    NO_PROGRESS_LIMIT,
+    RULES,
+    Ending,
+    Reason,
+    exit_status_of,
+    reason_of,
+)
+from dlbhpc.run.record import KEEP_LAST, Run, read_run
+from dlbhpc.steps import begin_attempt, list_steps, newest_attempt, recover
+
+SCHEMA_VERSION = 1
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The scheduler's job that an attempt belongs to."""
+
+    job_id: str
+    restart_count: int
+
+
+def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
+    """Begin an attempt: fence, verify, recover, place, compose. Returns the attempt's folder.
+
+    Returns None when the run is complete already: a scheduler requeues even a job that finished
+    inside the grace time, and then nothing may be changed. Raises DlbhpcError when the run cannot
+    begin.
+    """
+    run = read_run(output)
+    completed = completion.read_completed(output)
+    if completed is not None:
+        completion.check_same_run(output, completed, dict(run.identity))
+        completion.check_intact(output, completed, content=False)
+        say(f"already complete at step {completed['step']}: nothing to do")
+        return None
+    earlier = read_attempts(output)
+    number = begin_attempt(output.steps)
+    folder = output.attempt(number)
+    folder.mkdir(parents=True)
+    verify_inputs(run.launch)
+    recovery = recover(
+        output.steps, contract=dict(run.contract), world=run.launch.geometry.world
+    )
+    for skipped in recovery.skipped:
+        say(f"step directory {skipped.name} is not used: {skipped.reason}")
+    newest = recovery.record.step if recovery.record else 0
+    fruitless = attempts_without_step(earlier, newest, job.job_id)
+    if fruitless >= NO_PROGRESS_LIMIT:
+        raise DlbhpcError(f"{Reason.NO_PROGRESS.value}: {RULES[Reason.NO_PROGRESS].advice}")
+    if recovery.path is not None:
+        _place(recovery.path / "training_state.pt", output.last_checkpoint)
+        say(f"attempt {number} goes on from step {newest} of {run.total_steps}")
+    else:
+        # A checkpoint of unknown origin must not be taken for a state of this run.
+        output.last_checkpoint.unlink(missing_ok=True)
+        say(f"attempt {number} starts at step 0 of {run.total_steps}: no complete step directory")
+    _compose(run)
+    _write_attempt(run, folder, number, job, newest)
+    return folder
+
+
+def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
+    """What one task of the attempt executes: argv, environment and working directory."""
+    attempt = read_json(folder / "attempt.json")
+    run = read_run(OutputLayout(Path(attempt["output"])))
+    argv = attempt_argv(run.launch.argv, resume=attempt["resumed_from"] is not None)
+    environment = dict(run.launch.environment)
+    environment["DLBHPC_ATTEMPT_FILE"] = str(folder / "attempt.json")
+    return _with_interpreter(argv), environment, run.launch.source
+
+
+def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
+    """End an attempt: complete the run, or say why not. Returns the batch script's exit status."""
+    attempt = read_json(folder / "attempt.json")
+    output = OutputLayout(Path(attempt["output"]))
+    run = read_run(output)
+    number = int(attempt["attempt"])
+    if newest_attempt(output.steps) > number:
+        reason = Reason.FENCED
+    else:
+        newest = max((record.step for record, _ in list_steps(output.steps)), default=0)
+        final = completion.find_final(run)
+        reason = reason_of(
+            Ending(
+                status=status,
+                stop_requested=(folder / "stop").exists(),
+                cancelled=cancelled,
+                final_step_proven=final is not None,
+                attempts_without_step=attempts_without_step(
+                    read_attempts(output), newest, attempt["job_id"]
+                ),
+            )
+        )
+        if reason is Reason.COMPLETED and final is not None:
+            provenance = read_json(output.provenance)
+            selected = completion.publish(
+                run, final, provenance["identity"], file_digest(output.composed_config)
+            )
+            say(f"published {selected}")
+    rule = RULES[reason]
+    write_json(
+        folder / "end.json",
+        {
+            "schema_version": SCHEMA_VERSION,
+            "reason": reason.value,
+            "status": status,
+            "advice": rule.advice,
+            "time": time.time(),
+        },
+    )
+    say(f"attempt {number} ended: {reason.value} (exit status {status}); {rule.advice}")
+    return exit_status_of(reason, status)
+
+
+def _place(state: Path, target: Path) -> None:
+    """Copy the recovered state to where the upstream resumes from.
+
+    A copy, not a link: some upstreams write over their last checkpoint in place.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(state, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
+
+
+def _compose(run: Run) -> None:
+    """Let the upstream compose its configuration, and compare it with the run's first one."""
+    output = run.launch.output
+    done = subprocess.run(
+        _with_interpreter(compose_argv(run.launch.argv)),
+        env=upstream_environment(os.environ, run.launch.environment),
+        cwd=run.launch.source,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise DlbhpcError(
+            f"{run.launch.recipe.upstream.name} cannot compose its configuration "
+            f"(exit status {done.returncode}):\n{done.stderr.strip()[-4000:]}"
+        )
+    composed = done.stdout
+    sha256 = config_digest(composed)
+    if output.composed_config.exists():
+        recorded = config_digest(output.composed_config.read_text(encoding="utf-8"))
+        if recorded != sha256:
+            raise DlbhpcError(
+                f"the upstream composes another configuration than {output.composed_config}, "
+                "which this run began with: undo what changed, or choose another --output"
+            )
+    else:
+        write_bytes(output.composed_config, composed.encode())
+    fields = {**run.identity, "composed_config": sha256}
+    if not output.provenance.exists():
+        write_json(
+            output.provenance,
+            {
+                "schema_version": SCHEMA_VERSION,
+                "identity": identity_digest(fields),
+                "identity_fields": fields,
+                "teacher_adaptation": None,
+                "time": time.time(),
+            },
+        )
+
+
+def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -> None:
+    geometry = run.launch.geometry
+    write_json(
+        folder / "attempt.json",
+        {
+            "schema_version": SCHEMA_VERSION,
+            "attempt": number,
+            "output": str(run.launch.output.folder),
+            "steps_dir": str(run.launch.output.steps),
+            "stop_file": str(folder / "stop"),
+            "progress_file": str(folder / "progress.json"),
+            "events_file": str(folder / "events.jsonl"),
+            "contract": dict(run.contract),
+            "nodes": geometry.nodes,
+            "gpus_per_node": geometry.gpus_per_node,
+            "total_steps": run.total_steps,
+            "milestones": list(run.milestones),
+            "milestone_every": None,
+            "save_every_seconds": run.save_every_seconds,
+            "keep_last": KEEP_LAST,
+            "export_bf16": run.launch.recipe.export_bf16,
+            "resumed_from": newest or None,
+            "job_id": job.job_id,
+            "restart_count": job.restart_count,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "time": time.time(),
+        },
+    )
+
+
+def upstream_environment(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment with the upstream's on top; nothing of the user's Python leaks in."""
+    kept = {key: value for key, value in base.items() if not key.startswith("PYTHON")}
+    return {**kept, "PYTHONNOUSERSITE": "1", **own}
+
+
+def _with_interpreter(argv: list[str] | tuple[str, ...]) -> list[str]:
+    """The recorded command begins with the bare word python: here it is the one that runs us."""
+    return [sys.executable, *argv[1:]]

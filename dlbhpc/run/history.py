@@ -1,0 +1,112 @@
+"""The attempts of a run, as their folders tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlbhpc.layout import OutputLayout
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt: where it went on from, how far it came, and why it ended.
+
+    ``reached`` is the last optimizer step that it is known to have made (0 when unknown);
+    ``reason`` is None while it runs, or when nothing of ours was alive to say it.
+    """
+
+    number: int
+    folder: Path
+    job_id: str
+    resumed_from: int
+    reached: int
+    reason: str | None
+    status: int | None
+
+
+def read_attempts(output: OutputLayout) -> list[Attempt]:
+    """Every attempt that began, oldest first; a folder that never got its record is left out."""
+    attempts = []
+    for folder in sorted(output.attempts.glob("[0-9]*")):
+        begun = _read(folder / "attempt.json")
+        if not begun:
+            continue
+        ended = _read(folder / "end.json")
+        resumed_from = int(begun.get("resumed_from") or 0)
+        attempts.append(
+            Attempt(
+                number=int(begun["attempt"]),
+                folder=folder,
+                job_id=str(begun.get("job_id", "")),
+                resumed_from=resumed_from,
+                reached=max(resumed_from, _reached(folder)),
+                reason=ended.get("reason"),
+                status=ended.get("status"),
+            )
+        )
+    return attempts
+
+
+def steps_repeated(attempts: Sequence[Attempt]) -> int:
+    """Optimizer steps that were made more than once, over all attempts."""
+    return sum(
+        max(0, earlier.reached - later.resumed_from)
+        for earlier, later in zip(attempts, attempts[1:], strict=False)
+    )
+
+
+def attempts_without_step(attempts: Sequence[Attempt], newest_step: int, job_id: str) -> int:
+    """How many attempts of this job in a row, up to the last, published no new step.
+
+    ``newest_step`` is the newest valid step now (0 when there is none).
+    """
+    count = 0
+    following = newest_step
+    for attempt in reversed(attempts):
+        if attempt.job_id != job_id or following > attempt.resumed_from:
+            break
+        count += 1
+        following = attempt.resumed_from
+    return count
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events of one attempt; a last line that was torn by a crash is left out."""
+    try:
+        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """The latest progress of one attempt; empty when there is none yet."""
+    return _read(folder / "progress.json")
+
+
+def _reached(folder: Path) -> int:
+    steps = [event["step"] for event in read_events(folder) if isinstance(event.get("step"), int)]
+    step = read_progress(folder).get("step")
+    if isinstance(step, int):
+        steps.append(step)
+    return max(steps, default=0)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,102 @@
+"""From a launch to a run: its inputs are verified, and what follows from them is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlbhpc.command import Launch
+from dlbhpc.data.manifest import Manifest, read_manifest
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.geometry import epoch_plan, step_plan
+from dlbhpc.inputs.source import verify_checkout
+from dlbhpc.run.files import digest, file_digest
+from dlbhpc.run.identity import identity_command
+from dlbhpc.run.record import Run
+
+
+def verify_inputs(launch: Launch) -> Manifest:
+    """Verify source, data and teacher as far as a look can; returns the data's manifest."""
+    recipe = launch.recipe
+    if recipe.upstream.commit is not None:
+        verify_checkout(launch.source, recipe.upstream.commit, recipe.upstream.repository)
+    manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
+    if not launch.data.is_dir():
+        raise DlbhpcError(
+            f"the data {launch.data} is missing: "
+            f"run python -m dlbhpc data prepare {recipe.dataset.name}"
+        )
+    if launch.teacher is not None and not launch.teacher.is_file():
+        raise DlbhpcError(
+            f"the teacher {launch.teacher} is missing: train it first (--with-teacher, which "
+            "chains teacher and student, comes with the Slurm engine), or name a checkpoint with "
+            "--teacher"
+        )
+    return manifest
+
+
+def prepare_run(
+    launch: Launch, profile: str, save_every_seconds: int, grace_seconds: int
+) -> Run:
+    """Verify the inputs of a launch and make its launch record; writes nothing.
+
+    Raises DlbhpcError naming the input that is missing or is not what it must be.
+    """
+    manifest = verify_inputs(launch)
+    plan_sha256, total_steps, milestones = _plan(launch, manifest)
+    upstream = launch.recipe.upstream
+    contract = {
+        "plan_sha256": plan_sha256,
+        "schema_sha256": manifest.schema_sha256,
+        "manifest_sha256": manifest.sha256,
+        "world": launch.geometry.world,
+        "objective": upstream.objective or f"{upstream.name}@{upstream.commit}",
+        "seed": launch.seed,
+    }
+    return Run(
+        launch=launch,
+        profile=profile,
+        identity=_known_identity(launch, manifest),
+        contract=contract,
+        total_steps=total_steps,
+        milestones=milestones,
+        save_every_seconds=save_every_seconds,
+        grace_seconds=grace_seconds,
+    )
+
+
+def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]]:
+    """Digest, last step and milestones of the run's plan: one epoch, or a number of steps."""
+    recipe, geometry = launch.recipe, launch.geometry
+    if recipe.steps is None:
+        epoch = epoch_plan(
+            manifest.split("train").samples,
+            geometry.world,
+            geometry.per_device_batch,
+            geometry.accumulation,
+        )
+        return epoch.sha256, epoch.steps, epoch.quarter_steps
+    steps = step_plan(recipe.steps, recipe.global_batch, recipe.milestone_every)
+    return steps.sha256, steps.steps, steps.milestones
+
+
+def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
+    """The fields of the identity that need no composed configuration."""
+    geometry = launch.geometry
+    return {
+        "recipe": digest(launch.recipe.to_json()),
+        "command": identity_command(launch.argv),
+        "working_directory": str(launch.source),
+        "source_commit": launch.source_commit,
+        "data": manifest.sha256,
+        "teacher": file_digest(launch.teacher) if launch.teacher else None,
+        "adapter_version": None,
+        "image": None,
+        "seed": launch.seed,
+        "geometry": {
+            "nodes": geometry.nodes,
+            "gpus_per_node": geometry.gpus_per_node,
+            "per_device_batch": geometry.per_device_batch,
+            "accumulation": geometry.accumulation,
+        },
+        "trial": launch.trial is not None,
+    }

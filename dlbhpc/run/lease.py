@@ -1,0 +1,132 @@
+"""The lease: one output folder has one live job.
+
+It is a file made by exclusive creation, since file locks do nothing on some shared file systems,
+and it is read again after it was made. What it cannot exclude, a job that lives on where nobody
+can see it, the fences of the step directories do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.run.files import canonical, read_json, write_json
+
+_TRIES = 5
+
+
+class LeaseHeld(DlbhpcError):
+    """Another job owns the run."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who owns a run. ``token`` stays the same from the submission to the job it made."""
+
+    token: str
+    scheduler: str
+    host: str
+    job_id: str
+    pid: int
+    pid_started: str
+    time: float
+
+    @classmethod
+    def new(cls, scheduler: str, job_id: str, pid: int, pid_started: str, token: str = "") -> Lease:
+        return cls(
+            token=token or uuid.uuid4().hex,
+            scheduler=scheduler,
+            host=socket.gethostname(),
+            job_id=job_id,
+            pid=pid,
+            pid_started=pid_started,
+            time=time.time(),
+        )
+
+    @property
+    def owner(self) -> str:
+        return f"{self.scheduler} job {self.job_id} on {self.host}"
+
+
+def read_lease(path: Path) -> Lease | None:
+    """The lease as it stands; None when there is none. A torn one is an error that names it."""
+    if not path.exists():
+        return None
+    values = read_json(path)
+    try:
+        lease = Lease(**{field.name: values[field.name] for field in fields(Lease)})
+    except KeyError as error:
+        raise DlbhpcError(
+            f"{path} lacks {error}: if no job of this run is alive, remove it"
+        ) from error
+    return lease
+
+
+def acquire(path: Path, lease: Lease, is_alive: Callable[[Lease], bool]) -> Lease | None:
+    """Take the run for ``lease``; returns the dead lease that was taken over, if any.
+
+    Raises LeaseHeld, naming job and host, when a live job holds it.
+    """
+    taken_over: Lease | None = None
+    temporary = path.with_name(f".{path.name}.{lease.token}")
+    temporary.write_bytes(canonical(asdict(lease)))
+    try:
+        for _ in range(_TRIES):
+            try:
+                # A link appears with its content, or not at all.
+                os.link(temporary, path)
+            except FileExistsError:
+                taken_over = _set_aside_if_dead(path, is_alive) or taken_over
+                continue
+            held = read_lease(path)
+            if held is not None and held.token == lease.token:
+                return taken_over
+        raise LeaseHeld(f"{path} changes hands all the time: wait a moment and try again")
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _set_aside_if_dead(path: Path, is_alive: Callable[[Lease], bool]) -> Lease | None:
+    seen = read_lease(path)
+    if seen is None:
+        return None
+    if is_alive(seen):
+        raise LeaseHeld(
+            f"{path.parent} belongs to {seen.owner}, which is still alive: "
+            "wait for it, or cancel it first"
+        )
+    aside = path.with_name(f".{path.name}.dead-{uuid.uuid4().hex}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return None
+    moved = read_lease(aside)
+    if moved is not None and moved.token != seen.token:
+        # Between the look and the rename another took it over: give it back.
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass
+    aside.unlink()
+    return seen
+
+
+def rewrite(path: Path, lease: Lease) -> None:
+    """The job that a submission made puts its own name in; raises LeaseHeld for another token."""
+    held = read_lease(path)
+    if held is not None and held.token != lease.token:
+        raise LeaseHeld(f"{path.parent} belongs to {held.owner}, which is not this job")
+    write_json(path, asdict(lease))
+
+
+def release(path: Path, token: str) -> None:
+    """Give the run back, unless it belongs to somebody else by now."""
+    held = read_lease(path)
+    if held is not None and held.token == token:
+        path.unlink(missing_ok=True)
