@@ -46,6 +46,8 @@ def from_plain(kind: type[T], data: object, where: str) -> T:
 
 
 def _read(kind: Any, data: Any, where: str, key: str) -> Any:
+    if kind is Any:
+        return data
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _read_union(get_args(kind), data, where, key)

@@ -99,7 +99,8 @@ def follow(output: OutputLayout, job_id: str, on_progress: OnProgress | None = N
             if line.startswith(_PREFIX) or line.startswith("ERROR: "):
                 printer.message(line.removeprefix(_PREFIX))
         attempts = read_attempts(output)
-        progress = read_progress(attempts[-1].folder) if attempts else {}
+        running = attempts[-1] if attempts and attempts[-1].reason is None else None
+        progress = read_progress(running.folder) if running else {}
         if progress:
             printer.progress(format_progress(progress))
             if on_progress is not None:

@@ -68,7 +68,7 @@ def state_of(output: OutputLayout) -> RunState:
     attempts = read_attempts(output)
     lease = live_lease(output)
     completed = read_completed(output)
-    steps = [record.step for record, _ in list_steps(output.steps)]
+    steps = [record.step for record in list_steps(output.steps)]
     if attempts:
         steps.append(int(read_progress(attempts[-1].folder).get("step") or 0))
     if completed is not None:

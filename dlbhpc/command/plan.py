@@ -108,11 +108,14 @@ def _geometry(recipe: Recipe, request: Request) -> Geometry:
         share = max(1, recipe.global_batch // (nodes * gpus))
         per_device = share if recipe.trial else recipe.per_device_batch
     require_positive("--per-device-batch-size", per_device)
-    for name, value in (("nodes", nodes), ("per_device_batch", per_device)):
+    for name, flag, value in (
+        ("nodes", "--nodes", nodes),
+        ("per_device_batch", "--per-device-batch-size", per_device),
+    ):
         limit = recipe.limits.get(name)
         if limit and value > limit.most:
             raise DlbhpcError(
-                f"{recipe.name} takes {name} of at most {limit.most}, {value} was given: "
+                f"{flag} {value} is too much for {recipe.name}, at most {limit.most}: "
                 f"{limit.reason}"
             )
     try:

@@ -32,7 +32,7 @@ class RandomState:
         state: dict[str, Any] = {
             "python": [version, torch.tensor(words), gauss],
             "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         numpy = sys.modules.get("numpy")
         if numpy is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -88,10 +88,10 @@ class StepDirectoryIO(CheckpointIO):
             context.steps_dir, step=self._step, attempt=context.attempt
         ) as publication:
             with publication.create("training_state.pt") as file:
-                torch.save(checkpoint, file)
+                torch.save(checkpoint, cast(IO[bytes], file))
             if self._export is not None:
                 with publication.create("model_bf16.pt") as file:
-                    torch.save({"state_dict": self._export()}, file)
+                    torch.save({"state_dict": self._export()}, cast(IO[bytes], file))
             self.record = publication.commit(
                 contract=dict(context.contract), world=context.world, extra=self._extra
             )

@@ -17,7 +17,7 @@ import torch.distributed
 from tokenizers import Tokenizer
 
 from dlbhpc.reference.datamodule import Blocks
-from dlbhpc.reference.diffusion import ancestral_sample, draw, token_losses
+from dlbhpc.reference.diffusion import ancestral_sample, counted_corruption, token_losses
 from dlbhpc.reference.model import DiT
 from dlbhpc.reference.module import MaskedDiffusion
 from dlbhpc.reference.sampler import share
@@ -25,12 +25,16 @@ from dlbhpc.reference.sampler import share
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How to evaluate: samples a batch over all ranks, and the steps to sample a text."""
+    """How to evaluate.
+
+    ``global_batch`` samples at a time over all ranks, the split ``repeats`` times with other
+    masks; a text is sampled in ``sampling_steps``.
+    """
 
     seed: int
     global_batch: int
+    repeats: int
     sampling_steps: int
-    sampling_eps: float
 
 
 class Evaluator(pl.Callback):
@@ -111,21 +115,22 @@ def validation_nll(
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(config.seed)
     totals = torch.zeros(2, dtype=torch.float64)
-    for first in range(0, len(blocks), config.global_batch):
+    batches = range(0, len(blocks), config.global_batch)
+    for first in [*batches] * config.repeats:
         size = min(config.global_batch, len(blocks) - first)
-        drawn = draw(size, blocks.length, config.sampling_eps, generator)
+        corruption = counted_corruption(size, blocks.length, generator)
         start, stop = share(size, world, rank)
         if start == stop:
             continue
         batch = blocks.__getitems__(list(range(first + start, first + stop)))
         tokens, real = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-        losses = token_losses(model, tokens, drawn.rows(start, stop).to(device), mask_token)
+        losses = token_losses(model, tokens, corruption.rows(start, stop).to(device), mask_token)
         totals += torch.stack([(losses * real).sum(), real.sum()]).double().cpu()
     if world > 1:
         totals = totals.to(device)
         torch.distributed.all_reduce(totals)
     loss_sum, count = totals.tolist()
-    return loss_sum / count, int(count)
+    return loss_sum / count, int(count) // config.repeats
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:

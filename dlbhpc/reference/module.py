@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dlbhpc.geometry import EpochPlan
 from dlbhpc.reference.datamodule import Batch
-from dlbhpc.reference.diffusion import Draw, draw, token_losses
+from dlbhpc.reference.diffusion import Corruption, random_corruption, token_losses
 from dlbhpc.reference.ema import ExponentialMovingAverage
 from dlbhpc.reference.model import DiT, ModelConfig
 from dlbhpc.reference.sampler import micro_batch
@@ -45,18 +45,21 @@ class MaskedDiffusion(pl.LightningModule):
         self.loss = torch.tensor(float("nan"))
         """Token mean of the last optimizer step, over the whole global batch."""
         self._totals = torch.zeros(2)
-        self._draw: Draw | None = None
+        self._corruption: Corruption | None = None
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The sum of the weighted losses of this micro-batch's real tokens."""
         part = micro_batch(self.plan, self.global_rank, batch_idx)
         if batch_idx % self.plan.accumulation == 0:
-            self._draw = draw(part.size, self.config.model.length, self.config.training.sampling_eps)
+            self._corruption = random_corruption(
+                part.size, self.config.model.length, self.config.training.sampling_eps
+            )
             self._totals = torch.zeros(2, device=self.device)
-        assert self._draw is not None
-        drawn = self._draw.rows(part.start, part.stop).to(self.device)
+        assert self._corruption is not None
+        corruption = self._corruption.rows(part.start, part.stop).to(self.device)
         tokens, real = batch["input_ids"], batch["attention_mask"]
-        loss = (token_losses(self.backbone, tokens, drawn, self.mask_token) * real).sum()
+        losses = token_losses(self.backbone, tokens, corruption, self.mask_token)
+        loss = (losses * real).sum()
         self._totals += torch.stack([loss.detach(), real.sum()])
         # Lightning divides by the number of micro-batches; the sum over them is wanted.
         return loss * self.plan.accumulation

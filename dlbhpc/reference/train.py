@@ -39,8 +39,8 @@ def train(config: DictConfig) -> None:
         EvaluationConfig(
             seed=config.eval.seed,
             global_batch=config.loader.eval_global_batch_size,
+            repeats=config.eval.repeats,
             sampling_steps=config.eval.sampling_steps,
-            sampling_eps=config.training.sampling_eps,
         ),
         Path(config.checkpointing.save_dir, "evaluation"),
     )

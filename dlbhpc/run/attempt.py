@@ -29,7 +29,7 @@ from dlbhpc.run.reasons import (
     reason_of,
 )
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
-from dlbhpc.steps import begin_attempt, list_steps, newest_attempt, recover
+from dlbhpc.steps import STATE, begin_attempt, list_steps, newest_attempt, recover
 
 SCHEMA_VERSION = 1
 Say = Callable[[str], None]
@@ -61,6 +61,7 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
     number = begin_attempt(output.steps)
     folder = output.attempt(number)
     folder.mkdir(parents=True)
+    output.temporary.mkdir(exist_ok=True)
     verify_inputs(run.launch)
     recovery = recover(
         output.steps, contract=dict(run.contract), world=run.launch.geometry.world
@@ -72,7 +73,7 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
     if fruitless >= NO_PROGRESS_LIMIT:
         raise DlbhpcError(f"{Reason.NO_PROGRESS.value}: {RULES[Reason.NO_PROGRESS].advice}")
     if recovery.path is not None:
-        _place(recovery.path / "training_state.pt", output.last_checkpoint)
+        _place(recovery.path / STATE, output.last_checkpoint)
         say(f"attempt {number} goes on from step {newest} of {run.total_steps}")
     else:
         # A checkpoint of unknown origin must not be taken for a state of this run.
@@ -102,7 +103,7 @@ def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
     if newest_attempt(output.steps) > number:
         reason = Reason.FENCED
     else:
-        newest = max((record.step for record, _ in list_steps(output.steps)), default=0)
+        newest = max((record.step for record in list_steps(output.steps)), default=0)
         final = completion.find_final(run)
         reason = reason_of(
             Ending(

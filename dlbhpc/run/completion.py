@@ -14,7 +14,7 @@ from dlbhpc.inputs.checkpoint import checkpoint_step
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.files import differing, file_digest, read_json, sync_folder, write_json
 from dlbhpc.run.record import Run
-from dlbhpc.steps import list_steps
+from dlbhpc.steps import STATE, list_steps, step_name
 
 SCHEMA_VERSION = 1
 
@@ -33,9 +33,10 @@ def find_final(run: Run) -> Final | None:
 
     Step directories carry the proof in their record, which names the digest as well.
     """
-    for record, path in list_steps(run.launch.output.steps):
+    steps = run.launch.output.steps
+    for record in list_steps(steps):
         if record.step == run.total_steps and dict(record.contract) == dict(run.contract):
-            state = path / "training_state.pt"
+            state = steps / step_name(record.step) / STATE
             if checkpoint_step(state) == run.total_steps:
                 return Final(state, record.step, record.state_sha256)
     return None

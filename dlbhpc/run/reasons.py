@@ -105,5 +105,7 @@ def exit_status_of(reason: Reason, status: int) -> int:
         return 0
     if RULES[reason].requeue:
         return REQUEUE
+    if reason is Reason.FENCED:
+        return FENCED
     # A program that reported success without its last step, or only asked to run again, failed.
     return status if status not in (0, REQUEUE) else 1

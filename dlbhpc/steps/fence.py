@@ -19,6 +19,7 @@ from dlbhpc.steps.names import (
     FENCE,
     attempt_of_fence,
     fence_name,
+    owner,
     step_name,
     step_of,
     work_name,
@@ -38,12 +39,13 @@ def begin_attempt(steps_dir: Path) -> int:
     refuse_link(steps_dir)
     with storage_errors(f"beginning an attempt in {steps_dir}"):
         files.ensure_folder(steps_dir / FENCE)
-        attempt = _claim(steps_dir)
+        claim = _claim(steps_dir)
+        attempt: int = claim["attempt"]
         # Only what is seen once the claim stands is certain to have been published before it.
         seen = [[step, sha256] for step, sha256 in _published(steps_dir)]
         files.replace_file(
             steps_dir / FENCE / fence_name(attempt),
-            encode({**_document(attempt), "steps": seen}),
+            encode({**claim, "steps": seen}),
             steps_dir / work_name(attempt, "fence"),
         )
         files.sync_folder(steps_dir)
@@ -118,22 +120,28 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat()
 
 
-def _claim(steps_dir: Path) -> int:
+def _claim(steps_dir: Path) -> dict[str, Any]:
     # Beyond the records too, so that a steps folder copied without its fence stays in order.
     attempt = max([0, *_attempts(steps_dir), *_publishers(steps_dir)]) + 1
     while True:
         path = steps_dir / FENCE / fence_name(attempt)
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "attempt": attempt,
+            "owner": owner(),
+            "time": utc_now(),
+        }
+        data = encode(document)
         try:
-            files.write_file(path, encode(_document(attempt)))
+            files.write_file(path, data)
         except FileExistsError:
             attempt += 1
             continue
         files.sync_folder(path.parent)
-        return attempt
-
-
-def _document(attempt: int) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "attempt": attempt, "time": utc_now()}
+        # Read again: some shared file systems let two create one file.
+        if files.read_regular(path, len(data)) == data:
+            return document
+        attempt += 1
 
 
 def _attempts(steps_dir: Path) -> list[int]:

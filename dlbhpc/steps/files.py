@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 # Errors that say for certain that no regular file is there, rather than that it cannot be reached.
-ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 _READ_CHUNK = 1 << 20
 
@@ -165,7 +165,7 @@ def open_regular(path: Path) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
 
 
 def read_regular(path: Path, limit: int) -> bytes:

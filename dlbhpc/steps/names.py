@@ -59,8 +59,13 @@ def attempt_of_fence(name: str) -> int | None:
 
 def work_name(attempt: int, subject: str) -> str:
     """A fresh temporary name that says who owns it: attempt, host, process."""
+    return f".work-{attempt:05d}-{subject}-{owner()}"
+
+
+def owner() -> str:
+    """This process among all others, and this call among all of its own."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
-    return f".work-{attempt:05d}-{subject}-{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def aside_name(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from dlbhpc.steps import files
 from dlbhpc.steps.errors import (
     Fenced,
+    InvalidStep,
     StepError,
     storage_error,
     storage_errors,
@@ -68,10 +69,13 @@ class Publication:
         self._open = True
         self._work = steps_dir / work_name(attempt, step_name(step))
         with storage_errors(f"making a folder in {steps_dir}"):
-            files.make_folder(self._work)
-            if files.device(self._work) != files.device(steps_dir):
+            try:
+                files.make_folder(self._work)
+                if files.device(self._work) != files.device(steps_dir):
+                    raise OSError(errno.EXDEV, "another file system", str(self._work))
+            except OSError:
                 files.remove(self._work)
-                raise OSError(errno.EXDEV, "another file system", str(self._work))
+                raise
 
     @property
     def failure(self) -> OSError | None:
@@ -187,7 +191,7 @@ class Publication:
             return False
         try:
             verify(self._target, record)
-        except StepError:
+        except InvalidStep:
             return False
         return True
 

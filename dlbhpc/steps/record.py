@@ -138,15 +138,16 @@ def match(
     folder: Path, record: StepRecord, contract: Mapping[str, Any] | None, world: int | None
 ) -> None:
     """Raise OtherContract unless the record has the contract and world; None asks for nothing."""
+    path = folder / COMPLETE
     if world is not None and record.world != world:
-        raise OtherContract(f"{folder}: world differs: expected {world}, found {record.world}")
+        raise OtherContract(f"{path}: world differs: expected {world}, found {record.world}")
     if contract is None:
         return
     for key in sorted({*contract, *record.contract}):
         expected, found = _entry(contract, key), _entry(record.contract, key)
         if expected != found:
             raise OtherContract(
-                f"{folder}: contract differs in {_shown(key)}: expected {expected}, found {found}"
+                f"{path}: contract differs in {_shown(key)}: expected {expected}, found {found}"
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlbhpc.steps import files
-from dlbhpc.steps.errors import InvalidStep, StepError, storage_errors
+from dlbhpc.steps.errors import InvalidStep, OtherContract, StepError, storage_errors
 from dlbhpc.steps.fence import Fences, refuse_link, step_numbers
 from dlbhpc.steps.names import step_name
 from dlbhpc.steps.pointer import read_pointer, remove_pointer, write_pointer
@@ -82,19 +82,25 @@ def find_newest(
 
     Valid: name and record agree on the step, sizes match, contract and world are those asked for
     (None asks for nothing), digests match when ``check_content``, and no newer attempt had begun
-    when it was published. Folders are read newest first until one is valid.
+    when it was published. Folders are read newest first until one is valid. When none is, but some
+    could not be read, that error is raised: a run must not start anew because a disk is away.
     """
     refuse_link(steps_dir)
     fences = Fences(steps_dir)
     skipped = []
+    unread = None
     for step in step_numbers(steps_dir):
         folder = steps_dir / step_name(step)
         try:
             record = _valid_record(folder, fences, contract, world, check_content)
         except StepError as error:
             skipped.append(Skipped(folder.name, str(error), isinstance(error, InvalidStep)))
+            if unread is None and not isinstance(error, (InvalidStep, OtherContract)):
+                unread = error
         else:
             return Recovery(record, folder, tuple(skipped), _pointer_state(steps_dir, record))
+    if unread is not None:
+        raise unread
     return Recovery(None, None, tuple(skipped), _pointer_state(steps_dir, None))
 
 

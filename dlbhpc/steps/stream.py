@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ class DigestingFile(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._descriptor = -1  # until there is one: a failed create is finalized too
-        self._hasher = ThreadPoolExecutor(1, "digest")
         self.path = path
         self.size = 0
         self.sha256: str | None = None
@@ -53,7 +51,7 @@ class DigestingFile(io.RawIOBase):
             self._drain()
             self._put(view.cast("B"))
         else:
-            self._pending += view.tobytes()
+            self._pending += view
             if len(self._pending) >= _BUFFER:
                 self._drain()
         self.size += view.nbytes
@@ -70,7 +68,6 @@ class DigestingFile(io.RawIOBase):
             self._release()
             raise
         descriptor, self._descriptor = self._descriptor, -1
-        self._hasher.shutdown()
         if self.failure is not None:
             files.abandon(descriptor)
             return
@@ -106,20 +103,16 @@ class DigestingFile(io.RawIOBase):
         self._put(memoryview(pending))
 
     def _put(self, view: memoryview) -> None:
-        """Write and digest at the same time: both let other threads run, neither copies."""
         if self.failure is not None or not view:
             return
-        hashing = self._hasher.submit(self._digest.update, view)
+        self._digest.update(view)
         try:
             files.write_all(self._descriptor, view)
         except OSError as error:
             self.failure = error
             raise
-        finally:
-            hashing.result()  # the caller may reuse its buffer once write() returns
 
     def _release(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            self._hasher.shutdown()
             files.abandon(descriptor)

@@ -1,0 +1,66 @@
+"""Fixtures of the whole suite: a project root with a small prepared dataset, and a launch in it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlbhpc.command import Launch, Request, plan_launch
+from dlbhpc.run.inputs import prepare_run
+from dlbhpc.run.record import Run
+
+SAMPLES = 100
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project root in which pydoc counts as prepared (its blocks are not there)."""
+    manifest = tmp_path / "data" / "manifests" / "pydoc.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(
+        json.dumps(
+            {
+                "schema_version": 1,
+                "dataset": "pydoc",
+                "sequence_length": 128,
+                "vocab_size": 1024,
+                "splits": {"train": {"samples": SAMPLES, "sha256": "0" * 64}},
+                "features": {"input_ids": "int32"},
+                "tokenizer_revision": "1" * 64,
+            }
+        )
+    )
+    (tmp_path / "data" / "processed" / "pydoc-bpe-128").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def launch(root: Path) -> Launch:
+    """The bundled recipe's launch in that root."""
+    return plan_launch(Request(recipe="reference_mdlm", root=root))
+
+
+@pytest.fixture
+def run(launch: Launch) -> Run:
+    """The bundled recipe's run in that root; its output folder is there, and empty."""
+    launch.output.folder.mkdir(parents=True)
+    return prepare_run(launch, "local", save_every_seconds=300, grace_seconds=30)
+
+
+@pytest.fixture
+def write_checkpoint() -> Callable[[Path, Any], bytes]:
+    """Writes a file in torch's checkpoint format (a ZIP archive around a pickle), without torch."""
+
+    def write(path: Path, value: Any) -> bytes:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(value, protocol=2))
+            archive.writestr("archive/version", "3\n")
+        return path.read_bytes()
+
+    return write

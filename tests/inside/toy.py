@@ -1,0 +1,294 @@
+"""A tiny trainer that the tests start as a process: ``toy.py OPTIONS_AS_JSON``.
+
+It trains with the step callback in one attempt's folder, draws from every random generator, and
+notes per rank which samples it trained on. Options stand in DEFAULTS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dlbhpc.inside import saving
+from dlbhpc.inside.step_callback import StepCallback
+
+DEFAULTS = {
+    "output": None,  # the run's folder
+    "devices": 1,
+    "samples": 48,
+    "batch": 2,
+    "accumulation": 1,
+    "epochs": 1,
+    "max_steps": -1,
+    "workers": 0,
+    "context": None,  # start method of the workers
+    "persistent": False,
+    "resumable": True,  # the batch sampler has resume_at
+    "validate_every": None,  # micro-batches
+    "validation_batches": 4,
+    "sanity": 0,
+    "resume": None,  # path of a checkpoint
+    "signals": [],  # [{"at": place, "step": n, "ranks": [0], "send": "TERM", "to": "self"}]
+    "steal_signals": False,  # a module that takes SIGTERM at its first step
+    "fail_saves": 0,  # how many writes of the state raise ENOSPC
+    "stop_file": None,  # {"at": place, "step": n, "path": file to make}
+    "fence": None,  # step before whose save a newer attempt begins
+    "threads": 1,
+}
+OPTIONS = {**DEFAULTS, **json.loads(sys.argv[1])}
+OUTPUT = Path(OPTIONS["output"])
+RANK = int(os.environ.get("LOCAL_RANK", "0"))
+VALIDATED = 1000
+"""Samples from here on are for validation."""
+
+
+def act(place: str, step: int) -> None:
+    """Do what the options ask for at this place of the training."""
+    for order in OPTIONS["signals"]:
+        if order["at"] == place and order["step"] == step and RANK in order.get("ranks", [RANK]):
+            number = getattr(signal, "SIG" + order["send"])
+            if order.get("to") == "group":
+                os.killpg(os.getpgrp(), number)
+            else:
+                os.kill(os.getpid(), number)
+    stop = OPTIONS["stop_file"]
+    if stop is not None and RANK == 0 and stop["at"] == place and stop["step"] == step:
+        Path(stop["path"]).touch()
+
+
+class Samples(Dataset):
+    def __init__(self, first: int, number: int) -> None:
+        self.first = first
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample = self.first + index
+        generator = torch.Generator().manual_seed(sample)
+        values = torch.randn(7, generator=generator)
+        return torch.cat([torch.tensor([float(sample)]), values])
+
+
+class Batches:
+    """A batch sampler: another permutation every epoch, every rank its share."""
+
+    def __init__(self, number: int, batch: int, rank: int, world: int) -> None:
+        self.number, self.batch, self.rank, self.world = number, batch, rank, world
+        self.epoch = 0
+        self.start = 0
+        if OPTIONS["resumable"]:
+            self.resume_at = self._resume_at
+
+    @property
+    def sampler(self) -> Batches:
+        return self  # where Lightning looks for set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def _resume_at(self, batches: int) -> None:
+        self.start = batches
+
+    def __len__(self) -> int:
+        return self.number // (self.batch * self.world)
+
+    def __iter__(self):
+        start, self.start = self.start, 0
+        generator = torch.Generator().manual_seed(self.epoch)
+        order = torch.randperm(self.number, generator=generator).tolist()
+        whole = self.batch * self.world
+        first = self.rank * self.batch
+        return (
+            order[i * whole + first : i * whole + first + self.batch]
+            for i in range(start, len(self))
+        )
+
+
+class Average:
+    """The part of an upstream's EMA that the export reads."""
+
+    def __init__(self, parameters) -> None:
+        self.shadow_params = [p.detach().clone() for p in parameters]
+
+
+class Toy(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(7, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1)
+        )
+        self.ema = Average(self.net.parameters())
+
+    def training_step(self, batch, batch_idx):
+        step = self.trainer.global_step + 1
+        if OPTIONS["steal_signals"] and batch_idx == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        act("step", step)
+        with (OUTPUT / f"samples-{RANK}.jsonl").open("a") as file:
+            file.write(json.dumps([step, [int(x) for x in batch[:, 0]]]) + "\n")
+        noise = random.random() + numpy.random.random() + torch.rand(()).item()
+        loss = (self.net(batch[:, 1:]) - noise).square().mean()
+        self.log("train/loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        return loss
+
+    def optimizer_step(self, *args, **kwargs):
+        super().optimizer_step(*args, **kwargs)
+        for shadow, value in zip(self.ema.shadow_params, self.net.parameters(), strict=True):
+            shadow.lerp_(value.detach(), 0.1)
+
+    def on_validation_epoch_start(self):
+        act("validation_start", self.trainer.global_step)
+
+    def validation_step(self, batch, batch_idx):
+        place = "sanity" if self.trainer.sanity_checking else "validation"
+        act(place, self.trainer.global_step)
+        torch.rand(3), random.random(), numpy.random.random()  # noise in a validation
+        self.log("val/nll", self.net(batch[:, 1:]).mean(), on_epoch=True, sync_dist=True)
+
+    def on_fit_start(self):
+        act("fit_start", 0)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (1 + n))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["ema"] = self.ema.shadow_params
+        act("save", self.trainer.global_step)
+
+    def on_load_checkpoint(self, checkpoint):
+        self.ema.shadow_params = checkpoint["ema"]
+
+    def train_dataloader(self):
+        samples = Samples(0, OPTIONS["samples"])
+        batches = Batches(
+            OPTIONS["samples"], OPTIONS["batch"], self.global_rank, self.trainer.world_size
+        )
+        return DataLoader(
+            samples,
+            batch_sampler=batches,
+            num_workers=OPTIONS["workers"],
+            multiprocessing_context=OPTIONS["context"] if OPTIONS["workers"] else None,
+            persistent_workers=OPTIONS["persistent"],
+        )
+
+    def val_dataloader(self):
+        # One batch fewer on the later ranks: collectives in a validation must not count on it.
+        number = OPTIONS["validation_batches"] - self.global_rank
+        return DataLoader(Samples(VALIDATED, 2 * number), batch_size=2)
+
+
+def fail_saves(times: int) -> None:
+    """Let the next saves of a state meet a full disk after some bytes."""
+    real = torch.save
+    left = [times]
+
+    def save(content, file, *args, **kwargs):
+        if "state_dict" in content and left[0] > 0:
+            left[0] -= 1
+            file.write(b"some")
+            raise OSError(28, "No space left on device")
+        real(content, file, *args, **kwargs)
+
+    torch.save = save
+    saving.RETRY_PAUSE = 0.0
+
+
+def slow_save() -> None:
+    """A save that two signals 0.3 s apart arrive in."""
+    real = torch.save
+
+    def save(content, *args, **kwargs):
+        if "state_dict" in content:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+        real(content, *args, **kwargs)
+
+    torch.save = save
+
+
+def digest(module: Toy, trainer: pl.Trainer) -> str:
+    """One digest over weights, average, optimizer and random states."""
+    numbers = [*module.state_dict().values(), *module.ema.shadow_params]
+    for state in trainer.optimizers[0].state_dict()["state"].values():
+        numbers += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    numbers.append(torch.get_rng_state())
+    sha = hashlib.sha256()
+    for number in numbers:
+        sha.update(number.cpu().contiguous().numpy().tobytes())
+    sha.update(repr((random.getstate(), numpy.random.get_state())).encode())
+    return sha.hexdigest()
+
+
+def main() -> None:
+    torch.set_num_threads(OPTIONS["threads"])
+    pl.seed_everything(1)
+    if OPTIONS["fail_saves"]:
+        fail_saves(OPTIONS["fail_saves"])
+    if OPTIONS.get("slow_save"):
+        slow_save()
+    world = OPTIONS["devices"]
+    strategy = "auto"
+    if world > 1:
+        from lightning.pytorch.strategies import DDPStrategy
+
+        strategy = DDPStrategy(process_group_backend="gloo")
+    callback = StepCallback()
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=world,
+        strategy=strategy,
+        max_epochs=OPTIONS["epochs"],
+        max_steps=OPTIONS["max_steps"],
+        accumulate_grad_batches=OPTIONS["accumulation"],
+        val_check_interval=OPTIONS["validate_every"] or 1.0,
+        limit_val_batches=1.0 if OPTIONS["validate_every"] or OPTIONS["sanity"] else 0,
+        num_sanity_val_steps=OPTIONS["sanity"],
+        callbacks=[callback],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=OUTPUT,
+    )
+    if OPTIONS["fence"] is not None and RANK == 0:
+        fence(callback, OPTIONS["fence"])
+    module = Toy()
+    trainer.fit(module, ckpt_path=OPTIONS["resume"])
+    if hasattr(module, "trainer"):
+        final = {"step": trainer.global_step, "digest": digest(module, trainer)}
+        (OUTPUT / f"final-{RANK}.json").write_text(json.dumps(final))
+
+
+def fence(callback: StepCallback, step: int) -> None:
+    """Let another attempt begin right before this step is saved."""
+    from dlbhpc.steps import begin_attempt
+
+    real = callback._save
+
+    def save(trainer, module, reason):
+        if trainer.global_step == step:
+            begin_attempt(callback.context.steps_dir)
+        real(trainer, module, reason)
+
+    callback._save = save
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Starts toy trainers quickly: a process that has torch and Lightning imported, and forks.
+
+A line on the standard input asks for a run: {"options", "environment", "log"}; the answer is its
+process id. The line "wait" is answered when all runs ended, with their exit statuses by process
+id (negative for a signal).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+
+import dlbhpc.inside.step_callback  # noqa: F401  what every run needs, imported once
+
+TOY = str(Path(__file__).with_name("toy.py"))
+
+
+def become(request: dict) -> None:
+    """Turn this forked process into the run."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(request["environment"])
+    sys.argv = [TOY, json.dumps(request["options"])]
+    runpy.run_path(TOY, run_name="__main__")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    running: dict[int, None] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request == "wait":
+            results = {}
+            while running:
+                pid, status = os.wait()
+                running.pop(pid)
+                results[pid] = os.waitstatus_to_exitcode(status)
+            print(json.dumps(results), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            become(request)
+            return
+        running[pid] = None
+        print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    main()

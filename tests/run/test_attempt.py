@@ -1,0 +1,218 @@
+"""What is done once before the tasks of an attempt, and once after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.exit_status import FENCED, REQUEUE
+from dlbhpc.run import attempt as attempts
+from dlbhpc.run.attempt import Job, begin, end, task_command, upstream_environment
+from dlbhpc.run.completion import read_completed
+from dlbhpc.run.history import read_attempts
+from dlbhpc.run.record import Run, write_records
+from dlbhpc.steps import begin_attempt, open_publication
+
+Write = Callable[[Path, Any], bytes]
+JOB = Job("7", 0)
+
+
+@pytest.fixture
+def submitted(run: Run) -> Run:
+    """A run whose records are written, as a submission leaves it."""
+    write_records(run)
+    return run
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def train_to(run: Run, folder: Path, step: int, write_checkpoint: Write) -> None:
+    """What the callback does in the tasks of an attempt: publish a step."""
+    number = json.loads((folder / "attempt.json").read_text())["attempt"]
+    data = write_checkpoint(folder / "state", {"global_step": step})
+    with open_publication(run.launch.output.steps, step=step, attempt=number) as publication:
+        with publication.create("training_state.pt") as file:
+            file.write(data)
+        publication.commit(contract=dict(run.contract), world=1)
+
+
+def begun(run: Run, said: list[str], job: Job = JOB) -> Path:
+    folder = begin(run.launch.output, job, said.append)
+    assert folder is not None
+    return folder
+
+
+def test_a_fresh_run_starts_at_step_0_and_does_not_resume(submitted: Run, said: list[str]) -> None:
+    # A checkpoint of unknown origin must not be taken up.
+    last = submitted.launch.output.last_checkpoint
+    last.parent.mkdir()
+    last.write_bytes(b"somebody's")
+    folder = begun(submitted, said)
+    assert json.loads((folder / "attempt.json").read_text())["resumed_from"] is None
+    assert not last.exists()
+    assert "no complete step directory" in said[-1]
+    argv, environment, working_directory = task_command(folder)
+    assert "checkpointing.resume_from_ckpt=false" in argv
+    assert environment["DLBHPC_ATTEMPT_FILE"] == str(folder / "attempt.json")
+    assert working_directory == submitted.launch.source
+
+
+def test_the_composed_config_is_recorded_before_the_launch(submitted: Run, said: list[str]) -> None:
+    begun(submitted, said)
+    text = submitted.launch.output.composed_config.read_text()
+    assert "mode: train" in text
+    assert "${" not in text
+    provenance = json.loads(submitted.launch.output.provenance.read_text())
+    assert provenance["identity_fields"]["seed"] == 42
+    assert len(provenance["identity"]) == 64
+
+
+def test_the_next_attempt_goes_on_from_the_newest_step(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    train_to(submitted, folder, 3, write_checkpoint)
+    assert end(folder, REQUEUE, False, said.append) == REQUEUE
+    second = begun(submitted, said)
+    assert json.loads((second / "attempt.json").read_text())["resumed_from"] == 3
+    state = submitted.launch.output.steps / "step-00000003" / "training_state.pt"
+    last = submitted.launch.output.last_checkpoint
+    assert last.read_bytes() == state.read_bytes()
+    # Some upstreams write over their last checkpoint in place.
+    assert last.stat().st_ino != state.stat().st_ino
+    assert "checkpointing.resume_from_ckpt=true" in task_command(second)[0]
+    assert [(a.number, a.reason) for a in read_attempts(submitted.launch.output)] == [
+        (1, "preempted"),
+        (2, None),
+    ]
+
+
+def test_a_run_completes_and_a_requeued_one_changes_nothing(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    train_to(submitted, folder, submitted.total_steps, write_checkpoint)
+    assert end(folder, 0, False, said.append) == 0
+    output = submitted.launch.output
+    before = {path: path.stat().st_mtime_ns for path in output.folder.rglob("*")}
+    assert begin(output, Job("7", 1), said.append) is None
+    assert {path: path.stat().st_mtime_ns for path in output.folder.rglob("*")} == before
+    completed = read_completed(output)
+    assert completed is not None
+    provenance = json.loads(output.provenance.read_text())
+    assert completed["identity"] == provenance["identity"]
+
+
+def test_success_before_the_last_step_is_not_believed(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    train_to(submitted, folder, submitted.total_steps - 1, write_checkpoint)
+    assert end(folder, 0, False, said.append) == 1
+    assert read_completed(submitted.launch.output) is None
+    assert json.loads((folder / "end.json").read_text())["reason"] == "stopped early"
+
+
+def test_an_upstreams_exit_status_is_preserved(submitted: Run, said: list[str]) -> None:
+    folder = begun(submitted, said)
+    assert end(folder, 139, False, said.append) == 139
+    assert "upstream failed (exit status 139)" in said[-1]
+
+
+def test_three_attempts_without_a_step_are_enough(submitted: Run, said: list[str]) -> None:
+    statuses = [end(begun(submitted, said), REQUEUE, False, said.append) for _ in range(3)]
+    assert statuses == [REQUEUE, REQUEUE, 1]
+    assert "no progress" in said[-1]
+
+
+def test_three_killed_attempts_without_a_step_are_enough_too(
+    submitted: Run, said: list[str]
+) -> None:
+    for _ in range(3):
+        begun(submitted, said)
+    with pytest.raises(DlbhpcError, match="no progress: 3 attempts in a row"):
+        begun(submitted, said)
+    # A job that the user submits anew may try again.
+    begun(submitted, said, Job("8", 0))
+
+
+def test_an_attempt_that_was_overtaken_completes_nothing(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    train_to(submitted, folder, submitted.total_steps, write_checkpoint)
+    begin_attempt(submitted.launch.output.steps)
+    assert end(folder, 0, False, said.append) == FENCED
+    assert read_completed(submitted.launch.output) is None
+
+
+def test_a_torn_newest_step_is_told_and_the_one_before_is_used(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    train_to(submitted, folder, 2, write_checkpoint)
+    train_to(submitted, folder, 3, write_checkpoint)
+    state = submitted.launch.output.steps / "step-00000003" / "training_state.pt"
+    state.write_bytes(state.read_bytes()[:-1])
+    second = begun(submitted, said)
+    assert json.loads((second / "attempt.json").read_text())["resumed_from"] == 2
+    assert any("step-00000003" in line and "size differs" in line for line in said)
+
+
+def test_steps_of_another_contract_are_not_resumed_from(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    folder = begun(submitted, said)
+    number = json.loads((folder / "attempt.json").read_text())["attempt"]
+    steps = submitted.launch.output.steps
+    with open_publication(steps, step=3, attempt=number) as publication:
+        with publication.create("training_state.pt") as file:
+            file.write(write_checkpoint(folder / "state", {"global_step": 3}))
+        publication.commit(contract={**submitted.contract, "seed": 1}, world=1)
+    second = begun(submitted, said)
+    assert json.loads((second / "attempt.json").read_text())["resumed_from"] is None
+
+
+def test_an_upstream_that_does_not_compose_stops_the_run(
+    submitted: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        attempts, "compose_argv", lambda argv: [*argv, "no.such.key=1", "--cfg", "job"]
+    )
+    with pytest.raises(DlbhpcError, match=r"cannot compose its configuration(.|\n)*no\.such\.key"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_another_composed_config_than_the_first_stops_the_run(
+    submitted: Run, said: list[str]
+) -> None:
+    begun(submitted, said)
+    composed = submitted.launch.output.composed_config
+    composed.write_text(composed.read_text().replace("seed: 42", "seed: 43"))
+    with pytest.raises(DlbhpcError, match="composes another configuration"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_data_that_vanished_stop_the_run(submitted: Run, said: list[str]) -> None:
+    submitted.launch.manifest.unlink()
+    with pytest.raises(DlbhpcError, match="data prepare pydoc"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_the_users_python_does_not_leak_in() -> None:
+    base = {"PYTHONPATH": "/home/u/lib", "PYTHONSTARTUP": "x", "PATH": "/bin", "HF_HOME": "/home/u"}
+    own = {"PYTHONPATH": "/upstream", "HF_HOME": "/root"}
+    assert upstream_environment(base, own) == {
+        "PATH": "/bin",
+        "PYTHONPATH": "/upstream",
+        "HF_HOME": "/root",
+        "PYTHONNOUSERSITE": "1",
+    }
