@@ -220,8 +220,7 @@ def epoch_plan(samples: int, world: int, per_gpu: int, accumulation: int = 1) ->
             f"the {world * accumulation} that {world} processes x {accumulation} accumulation need "
             "to have one each: choose another world size or per-device batch"
         )
-    quarters = sorted({-(-steps * quarter // 4) for quarter in (1, 2, 3, 4)})
-    return EpochPlan(samples, world, per_gpu, accumulation, batch, steps, tail, tuple(quarters))
+    return EpochPlan(samples, world, per_gpu, accumulation, batch, steps, tail, _quarters(steps))
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,9 @@ class StepPlan:
     @property
     def milestones(self) -> tuple[int, ...]:
         """The steps whose state is kept for good; the last step always is one."""
-        every = self.milestone_every or self.steps
+        if self.milestone_every is None:
+            return _quarters(self.steps)
+        every = self.milestone_every
         return tuple(sorted({*range(every, self.steps + 1, every), self.steps}))
 
     @property
@@ -245,12 +246,19 @@ class StepPlan:
 
 
 def step_plan(steps: int, global_batch: int, milestone_every: int | None = None) -> StepPlan:
-    """The plan of ``steps`` optimizer steps of ``global_batch`` samples."""
+    """The plan of ``steps`` optimizer steps of ``global_batch`` samples.
+
+    Without ``milestone_every`` the milestones are the quarters, as in one epoch.
+    """
     require_positive("the number of steps", steps)
     require_positive("the global batch", global_batch)
     if milestone_every is not None:
         require_positive("the milestone interval", milestone_every)
     return StepPlan(steps, global_batch, milestone_every)
+
+
+def _quarters(steps: int) -> tuple[int, ...]:
+    return tuple(sorted({-(-steps * quarter // 4) for quarter in (1, 2, 3, 4)}))
 
 
 def _divisors(number: int) -> Iterator[int]:

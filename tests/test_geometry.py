@@ -175,4 +175,4 @@ def test_plans_that_differ_have_other_digests() -> None:
 def test_the_last_step_is_always_a_milestone() -> None:
     assert step_plan(50, 2, 20).milestones == (20, 40, 50)
     assert step_plan(40, 2, 20).milestones == (20, 40)
-    assert step_plan(20, 2).milestones == (20,)
+    assert step_plan(20, 2).milestones == (5, 10, 15, 20)

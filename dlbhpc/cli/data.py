@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.layout import Layout
 
 NAME = "data"
 HELP = "prepare a dataset"
@@ -37,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
         )
     from dlbhpc.data import prepare_pydoc
 
-    prepare_pydoc(args.root or Path(__file__).resolve().parents[2])
+    prepare_pydoc(Layout.at(args.root).root)
     return 0

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dlbhpc import __version__
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
+from dlbhpc.layout import CHECKOUT
 
 _COMMANDS = {
     "submit": "train a recipe: submit its job, or print it with --dry-run",
@@ -35,6 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except DlbhpcError as error:
         print(f"ERROR: {error}", file=sys.stderr)
+        return USAGE
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dlbhpc"):
+            raise
+        print(
+            f"ERROR: the Python package {error.name} is not installed for {sys.executable}: "
+            f"run `make setup` in {CHECKOUT}, then use {CHECKOUT / '.venv/bin/python'}",
+            file=sys.stderr,
+        )
         return USAGE
     except BrokenPipeError:
         # The reader (head, less) has left; silence the interpreter's own flush at exit.

@@ -100,11 +100,6 @@ def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
             f"{profile.name} have {limit}: name --nodes and --gpus-per-node; "
             f"`dlbhpc plan --recipe {args.recipe} --gpus-per-node {limit}` lists what is exact"
         )
-    if profile.scheduler == "local" and launch.geometry.nodes != 1:
-        raise DlbhpcError(
-            f"the profile {profile.name} is one machine, the run wants {launch.geometry.nodes} "
-            "nodes: choose --nodes 1 or another --cluster"
-        )
     return launch
 
 
@@ -123,6 +118,11 @@ def start(
         raise DlbhpcError(
             f"the profile {profile.name} needs Slurm, and submitting to it is not in this version: "
             "--dry-run prints the batch script, --cluster local trains on this machine"
+        )
+    if launch.geometry.nodes != 1:
+        raise DlbhpcError(
+            f"the profile {profile.name} is one machine, the run wants {launch.geometry.nodes} "
+            "nodes: choose --nodes 1 or another --cluster"
         )
     run = prepare_run(launch, profile.name, 60 * profile.save_every_minutes, profile.grace_seconds)
     submitted = submit_local(run, script)

@@ -22,6 +22,7 @@ from dlbhpc.data.manifest import (
     read_manifest,
     verify_processed,
 )
+from dlbhpc.layout import Layout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -45,8 +46,9 @@ def prepare_pydoc(root: Path) -> Path:
     Raises:
         ManifestError: prepared data is there and does not match its manifest.
     """
-    processed = root / "data" / "processed" / f"{DATASET}-bpe-{SEQUENCE_LENGTH}"
-    manifest = root / "data" / "manifests" / f"{DATASET}.json"
+    layout = Layout.at(root)
+    processed = layout.processed(f"{DATASET}-bpe-{SEQUENCE_LENGTH}")
+    manifest = layout.manifest(DATASET)
     if manifest.exists():
         _verify(manifest, processed)
         print(f"{DATASET}: already prepared, {processed} matches {manifest}", flush=True)
@@ -95,10 +97,11 @@ def train_tokenizer(documents: Iterable[str]) -> Tokenizer:
 
 def _build(folder: Path) -> dict[str, Any]:
     """Write tokenizer and splits into ``folder``; return the manifest's content."""
+    from pydoc_data.topics import topics
+
     from datasets import Dataset, DatasetDict, Features, Value
     from datasets import Sequence as ListFeature
     from datasets.utils.logging import disable_progress_bar
-    from pydoc_data.topics import topics
 
     documents = split_topics(topics)
     print(f"{DATASET}: training a tokenizer on {len(documents['train'])} topics", flush=True)
@@ -151,7 +154,7 @@ def _build(folder: Path) -> dict[str, Any]:
 
 def _tokenize(tokenizer: Tokenizer, documents: list[str]) -> Blocks:
     encoded = [encoding.ids for encoding in tokenizer.encode_batch(documents)]
-    end, padding = tokenizer.token_to_id(EOS), tokenizer.token_to_id(PAD)
+    end, padding = SPECIAL_TOKENS.index(EOS), SPECIAL_TOKENS.index(PAD)  # they come first
     return to_blocks(encoded, SEQUENCE_LENGTH, end=end, padding=padding)
 
 

@@ -26,7 +26,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 def trial_of(recipe: Recipe, requested: Mapping[str, int]) -> Recipe:
     """The recipe as a trial of its default sizes, some of them replaced by ``requested``.
 
-    Sizes ``steps``, ``batch`` and ``warmup`` replace the recipe's numbers; others are only known
+    Sizes ``steps``, ``batch``, ``warmup`` and ``milestone`` replace the recipe's numbers; others are only known
     to the trial's overrides. Raises :class:`DlbhpcError`.
     """
     defaults = recipe.trial_defaults
@@ -47,7 +47,7 @@ def trial_of(recipe: Recipe, requested: Mapping[str, int]) -> Recipe:
         steps=sizes["steps"],
         global_batch=sizes["batch"],
         warmup_steps=sizes["warmup"],
-        milestone_every=None,
+        milestone_every=sizes["milestone"],
         rounds=None,
         steps_per_round=None,
         selected_step=None,

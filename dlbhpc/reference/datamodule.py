@@ -62,10 +62,11 @@ class BlockDataModule(pl.LightningDataModule):
         return DataLoader(
             self._blocks,
             batch_sampler=EpochSampler(self._plan, self.trainer.global_rank, self._seed),
-            collate_fn=_as_fetched,
+            collate_fn=_collated,
             num_workers=self._num_workers,
         )
 
 
-def _as_fetched(batch: Batch) -> Batch:
-    return batch
+def _collated(batch: Any) -> Batch:
+    """Blocks fetches whole batches: nothing is left to collate."""
+    return dict(batch)

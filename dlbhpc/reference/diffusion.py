@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """Logits (batch, length, vocabulary) from tokens (batch, length) and noise level (batch)."""
@@ -114,8 +114,7 @@ def ancestral_sample(
 ) -> Tensor:
     """Sample sequences (samples, length) by undoing the masking in ``steps`` equal steps."""
     tokens = torch.full((samples, length), mask_token, device=device)
-    times = torch.linspace(1, 0, steps + 1)
-    for time, next_time in zip(times[:-1], times[1:], strict=True):
+    for time, next_time in pairwise(torch.linspace(1, 0, steps + 1)):
         sigma = noise_level(time).expand(samples).to(device)
         log_probs = subs_log_probs(denoiser(tokens, sigma), tokens, mask_token)
         noise = torch.rand(log_probs.shape, generator=generator).to(device)

@@ -72,5 +72,6 @@ class ExponentialMovingAverage:
         self.decay = state["decay"]
         self.num_updates = state["num_updates"]
         self.shadow_params = [
-            saved.to(own.device) for saved, own in zip(state["shadow_params"], self.shadow_params, strict=True)
+            saved.to(own.device)
+            for saved, own in zip(state["shadow_params"], self.shadow_params, strict=True)
         ]

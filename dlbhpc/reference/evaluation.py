@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,16 +72,12 @@ class Evaluator(pl.Callback):
         )
         if trainer.is_global_zero:
             sample = self._sample(model, module) if with_sample else None
-            path = self._folder / f"step-{trainer.global_step:08d}.json"
-            result = {
-                "step": trainer.global_step,
-                "val_nll": nll,
-                "val_ppl": math.exp(nll),
-                "tokens": tokens,
-                "sample": sample,
-            }
-            write_json(path, result)
-            print(f"step {trainer.global_step}: validation perplexity {math.exp(nll):.1f}", flush=True)
+            step, ppl = trainer.global_step, math.exp(nll)
+            write_json(
+                self._folder / f"step-{step:08d}.json",
+                {"step": step, "val_nll": nll, "val_ppl": ppl, "tokens": tokens, "sample": sample},
+            )
+            print(f"step {step}: validation perplexity {ppl:.1f}", flush=True)
 
     def _sample(self, model: DiT, module: MaskedDiffusion) -> str:
         tokens = ancestral_sample(
@@ -133,7 +130,7 @@ def validation_nll(
     return loss_sum / count, int(count) // config.repeats
 
 
-def write_json(path: Path, content: dict[str, object]) -> None:
+def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Write ``content`` so that a reader finds the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}")

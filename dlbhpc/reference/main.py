@@ -5,22 +5,26 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on sys.path, where `import strategy` would find ours. Put the
-# folder that holds the package there instead: it also makes `dlbhpc` importable uninstalled.
-sys.path[0] = str(Path(__file__).resolve().parents[2])
-
 import hydra
 from omegaconf import DictConfig
+
+# A script's own folder is first on sys.path; the one that holds the package belongs there.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="config")
 def main(config: DictConfig) -> None:
-    # torch and Lightning take seconds to import: not for `--cfg job`, which never comes here.
+    """Train as the configuration says."""
+    # torch and Lightning take seconds to import; `--cfg job` does not come here.
+    from dlbhpc.errors import DlbhpcError
+    from dlbhpc.exit_status import USAGE
     from dlbhpc.reference.train import train
 
-    if config.mode != "train":
-        raise SystemExit(f"mode={config.mode} is not known here: the reference has mode=train only")
-    train(config)
+    try:
+        train(config)
+    except DlbhpcError as error:
+        print(f"ERROR: {error}", file=sys.stderr, flush=True)
+        sys.exit(USAGE)
 
 
 if __name__ == "__main__":

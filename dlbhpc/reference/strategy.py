@@ -42,8 +42,7 @@ def reduce_gradients(parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
         torch.distributed.all_reduce(flat)
     totals = flat[-2:]
     flat = flat[:-2] / totals[1]
-    for parameter, part in zip(
-        parameters, flat.split([p.numel() for p in parameters]), strict=True
-    ):
+    parts = torch.split(flat, [p.numel() for p in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view_as(parameter).to(parameter.dtype)
     return totals

@@ -25,14 +25,14 @@ def train(config: DictConfig) -> None:
     Raises:
         DlbhpcError: the configuration does not fit the data or itself.
     """
+    if config.mode != "train":
+        raise DlbhpcError(f"mode is {config.mode!r}, the reference has mode=train only")
     make_reproducible(config.seed)
     folder = Path(config.data.cache_dir)
     train_blocks = Blocks(folder, "train", config.model.length)
     plan = plan_from(config, len(train_blocks))
     tokenizer = load_tokenizer(Path(config.data.tokenizer_name_or_path))
-    module = MaskedDiffusion(
-        config, plan, tokenizer.get_vocab_size(), tokenizer.token_to_id(MASK)
-    )
+    module = MaskedDiffusion(config, plan, tokenizer.get_vocab_size(), mask_token(tokenizer))
     evaluator = Evaluator(
         Blocks(folder, "validation", config.model.length),
         tokenizer,
@@ -48,6 +48,7 @@ def train(config: DictConfig) -> None:
         config.trainer,
         # One process needs no process group, and so no port.
         strategy=hydra.utils.instantiate(config.strategy) if plan.world > 1 else "auto",
+        use_distributed_sampler=False,  # EpochSampler shares each batch out
         callbacks=[evaluator, *(hydra.utils.instantiate(c) for c in config.callbacks.values())],
     )
     trainer.fit(
@@ -64,7 +65,9 @@ def finish(trainer: pl.Trainer, module: MaskedDiffusion, evaluator: Evaluator) -
     Raises:
         DlbhpcError: training ended before its last step.
     """
-    steps = trainer.max_steps if trainer.max_steps > 0 else module.plan.steps * (trainer.max_epochs or 1)
+    steps = module.plan.steps * (trainer.max_epochs or 1)
+    if trainer.max_steps > 0:
+        steps = min(steps, trainer.max_steps)
     if trainer.global_step < steps:
         raise DlbhpcError(f"training ended at step {trainer.global_step} of {steps}")
     module.to(trainer.strategy.root_device)  # Lightning leaves it on the CPU
@@ -79,10 +82,10 @@ def plan_from(config: DictConfig, samples: int) -> EpochPlan:
     plan = epoch_plan(samples, world, loader.batch_size, trainer.accumulate_grad_batches)
     if plan.global_batch != loader.global_batch_size:
         raise DlbhpcError(
-            f"loader.global_batch_size is {loader.global_batch_size}, but {trainer.num_nodes} nodes "
-            f"x {trainer.devices} devices x loader.batch_size {loader.batch_size} x "
-            f"trainer.accumulate_grad_batches {trainer.accumulate_grad_batches} are "
-            f"{plan.global_batch} samples"
+            f"loader.global_batch_size is {loader.global_batch_size}, but "
+            f"{trainer.num_nodes} nodes x {trainer.devices} devices x loader.batch_size "
+            f"{loader.batch_size} x trainer.accumulate_grad_batches "
+            f"{trainer.accumulate_grad_batches} are {plan.global_batch} samples"
         )
     return plan
 
@@ -101,6 +104,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not file.is_file():
         raise DlbhpcError(f"there is no tokenizer {file}; prepare the dataset first")
     return Tokenizer.from_file(str(file))
+
+
+def mask_token(tokenizer: Tokenizer) -> int:
+    """The id of the absorbing state."""
+    token = tokenizer.token_to_id(MASK)
+    if token is None:
+        raise DlbhpcError(f"the tokenizer has no {MASK} token; prepare the dataset again")
+    return token
 
 
 def checkpoint_to_resume(config: DictConfig) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlbhpc.command import Launch
+from dlbhpc.command import Launch, student_init_snapshot
 from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.geometry import epoch_plan, step_plan
@@ -17,8 +17,14 @@ from dlbhpc.run.record import Run
 def verify_inputs(launch: Launch) -> Manifest:
     """Verify source, data and teacher as far as a look can; returns the data's manifest."""
     recipe = launch.recipe
-    if recipe.upstream.commit is not None:
-        verify_checkout(launch.source, recipe.upstream.commit, recipe.upstream.repository)
+    upstream = recipe.upstream
+    if upstream.commit is not None and upstream.repository is not None:
+        verify_checkout(launch.source, upstream.commit, upstream.repository)
+    if not launch.entrypoint.is_file():
+        raise DlbhpcError(
+            f"{launch.entrypoint} is missing: this version renders {recipe.name} (--dry-run), "
+            "but cannot train it yet"
+        )
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
     if not launch.data.is_dir():
         raise DlbhpcError(
@@ -31,6 +37,12 @@ def verify_inputs(launch: Launch) -> Manifest:
             "chains teacher and student, comes with the Slurm engine), or name a checkpoint with "
             "--teacher"
         )
+    if launch.adapted_teacher is not None and not launch.adapted_teacher.is_file():
+        raise DlbhpcError(
+            f"the adapted teacher {launch.adapted_teacher} is missing, and this version cannot "
+            f"adapt {launch.teacher} yet"
+        )
+    student_init_snapshot(launch)
     return manifest
 
 

@@ -82,7 +82,7 @@ def render(launch: Launch, profile: Profile, python: str = sys.executable) -> st
         run=launch.output.folder,
         checkout=CHECKOUT,
         python=python,
-        launcher="srun" if profile.scheduler == "slurm" else "spawn",
+        launcher="spawn" if profile.scheduler == "local" and launch.geometry.nodes == 1 else "srun",
         nodes=launch.geometry.nodes,
         ntasks=tasks * launch.geometry.nodes,
         ntasks_per_node=tasks,

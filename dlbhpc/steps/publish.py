@@ -15,7 +15,6 @@ from typing import Any
 
 from dlbhpc.steps import files
 from dlbhpc.steps.errors import (
-    Fenced,
     InvalidStep,
     StepError,
     storage_error,
@@ -201,19 +200,12 @@ class Publication:
             return None
         try:
             found = read_record(self._target)
-            if (found.attempt or 0) > self._attempt:
-                raise Fenced(
-                    f"{self._target}: published by attempt {found.attempt}, newer than "
-                    f"attempt {self._attempt}: let this one end"
-                )
             match(self._target, found, record.contract, record.world)
             Fences(self._steps_dir).check(self._target, found)
             # Ours was checked when it was written; what an older attempt left may have decayed
             # since, and recovery may have passed over it for that.
             verify(self._target, found, content=found.attempt != self._attempt)
             return found
-        except Fenced:
-            raise
         except StepError as error:
             check_fence(self._steps_dir, self._attempt)  # what a successor has is not ours to move
             set_aside(self._steps_dir, self._target.name, str(error))

@@ -67,10 +67,10 @@ class StepRecord:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a small JSON document. ValueError for what :func:`decode` would refuse."""
+    """The bytes of a small JSON document. StepError when :func:`decode` would find it too long."""
     data = (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
     if len(data) > _LONGEST_DOCUMENT:
-        raise ValueError(f"longer than {_LONGEST_DOCUMENT} bytes")
+        raise StepError(f"a document of {len(data)} bytes: at most {_LONGEST_DOCUMENT} can be read")
     return data
 
 

@@ -6,6 +6,7 @@ notes per rank which samples it trained on. Options stand in DEFAULTS.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ import numpy
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dlbhpc.inside import saving
+from dlbhpc.inside import saving, step_callback
 from dlbhpc.inside.step_callback import StepCallback
 
 DEFAULTS = {
@@ -43,6 +44,8 @@ DEFAULTS = {
     "steal_signals": False,  # a module that takes SIGTERM at its first step
     "fail_saves": 0,  # how many writes of the state raise ENOSPC
     "stop_file": None,  # {"at": place, "step": n, "path": file to make}
+    "look_always": False,  # look for the stop file at every step, not once a second
+    "slow_save": False,
     "fence": None,  # step before whose save a newer attempt begins
     "threads": 1,
 }
@@ -240,8 +243,10 @@ def main() -> None:
     pl.seed_everything(1)
     if OPTIONS["fail_saves"]:
         fail_saves(OPTIONS["fail_saves"])
-    if OPTIONS.get("slow_save"):
+    if OPTIONS["slow_save"]:
         slow_save()
+    if OPTIONS["look_always"]:
+        step_callback.StopLatch = functools.partial(step_callback.StopLatch, interval=0)
     world = OPTIONS["devices"]
     strategy = "auto"
     if world > 1:

@@ -7,15 +7,25 @@ id (negative for a signal).
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import runpy
 import sys
 from pathlib import Path
 
+# What every run needs, imported once; the second half is what a training imports as it goes.
 import torch
+import torch._dynamo
+import torch.distributed
+import torch.testing
 
-import dlbhpc.inside.step_callback  # noqa: F401  what every run needs, imported once
+import dlbhpc.inside.step_callback  # noqa: F401
+
+for name in ("omegaconf", "torch.profiler"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 
 TOY = str(Path(__file__).with_name("toy.py"))
 

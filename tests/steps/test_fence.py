@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,10 @@ def test_strange_names_beside_the_fences_are_no_attempts(steps_dir: Path) -> Non
     assert newest_attempt(steps_dir) == 1
 
 
-def test_an_older_attempt_is_refused_from_the_start(steps_dir: Path, publish: Publish) -> None:
+def test_an_older_attempt_is_refused_from_the_start(steps_dir: Path) -> None:
     begin_attempt(steps_dir)
     with pytest.raises(Fenced, match="attempt 2 owns this run; attempt 1 must not publish"):
-        publish(steps_dir, 10, 1)
+        open_publication(steps_dir, step=10, attempt=1).__enter__()
     assert not list(steps_dir.glob(".work-*"))
 
 
@@ -106,7 +107,7 @@ def test_an_attempt_overtaken_while_it_writes_is_refused(steps_dir: Path, publis
             file.write(b"late")
         begin_attempt(steps_dir)
         publication.commit(contract={}, world=1)
-    assert [record.step for record in list_steps(steps_dir)] == [10]
+    assert [path.name for path in steps_dir.glob("*step-*")] == [step_name(10)]
 
 
 def test_an_attempt_whose_folder_the_successor_cleared_is_fenced_not_failing(
@@ -122,6 +123,45 @@ def test_an_attempt_whose_folder_the_successor_cleared_is_fenced_not_failing(
         recover(steps_dir)
         assert not list(steps_dir.glob(".work-*"))
         publication.create("model_bf16.pt")
+
+
+def test_a_write_that_fails_after_the_successor_began_is_fenced(
+    steps_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(descriptor: int, view: memoryview) -> int:
+        raise OSError(errno.ESTALE, "the successor removed it")
+
+    with (
+        pytest.raises(Fenced),
+        open_publication(steps_dir, step=20, attempt=1) as publication,
+        publication.create("training_state.pt") as file,
+    ):
+        begin_attempt(steps_dir)
+        monkeypatch.setattr(os, "write", stale)
+        try:
+            file.write(bytes(2 << 20))
+        except OSError:
+            raise RuntimeError("as an archive writer does") from None
+
+
+def test_a_late_publisher_moves_nothing_of_its_successors(
+    steps_dir: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if it cannot make sense of what it finds under its step's name."""
+    real = files.exists
+    theirs: list[StepRecord] = []
+
+    def exists(path: Path) -> bool:
+        if path.name == step_name(20) and not theirs:
+            monkeypatch.setattr(files, "exists", real)
+            theirs.append(publish(steps_dir, 20, begin_attempt(steps_dir), contract={"seed": 7}))
+        return real(path)
+
+    monkeypatch.setattr(files, "exists", exists)
+    with pytest.raises(Fenced):
+        publish(steps_dir, 20)
+    assert list_steps(steps_dir) == tuple(theirs)
+    assert not (steps_dir / "quarantine").exists()
 
 
 def overtaken_at_rename(

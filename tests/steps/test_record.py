@@ -187,6 +187,11 @@ def test_what_json_cannot_give_back_is_refused_before_it_is_written(contract: An
         StepRecord(42, contract, 2, 10, "a" * 64).to_bytes()
 
 
+def test_a_record_too_long_to_be_read_is_refused_before_it_is_written() -> None:
+    with pytest.raises(StepError, match="at most 1048576 can be read"):
+        StepRecord(42, {"plan": "x" * (1 << 20)}, 2, 10, "a" * 64).to_bytes()
+
+
 def test_contract_and_world_must_match_when_asked_for() -> None:
     record = StepRecord(42, {"seed": 1, "world": 2}, 2, 10, "a" * 64)
     folder = Path("steps/step-00000042")
