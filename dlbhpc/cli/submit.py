@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.recipe.locked import LOCKED_FLAGS

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -64,6 +65,8 @@ class BlockDataModule(pl.LightningDataModule):
             batch_sampler=EpochSampler(self._plan, self.trainer.global_rank, self._seed),
             collate_fn=_collated,
             num_workers=self._num_workers,
+            # Without its own generator, making an iterator would draw from training's.
+            generator=torch.Generator().manual_seed(self._seed),
         )
 
 

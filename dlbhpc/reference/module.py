@@ -91,8 +91,11 @@ class MaskedDiffusion(pl.LightningModule):
         )
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
-    def on_fit_start(self) -> None:
+    def on_train_start(self) -> None:
+        """Begin with the same random numbers however many ranks there are."""
         self.ema.to(self.device)
+        if self.global_step == 0:
+            torch.manual_seed(self.config.seed)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ema"] = self.ema.state_dict()

@@ -16,7 +16,7 @@ from dlbhpc.command import attempt_argv, compose_argv
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.files import file_digest, read_json, sync_folder, write_bytes, write_json
+from dlbhpc.run.files import file_digest, read_json, write_bytes, write_json
 from dlbhpc.run.history import attempts_without_step, read_attempts
 from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs
@@ -30,6 +30,7 @@ from dlbhpc.run.reasons import (
 )
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
 from dlbhpc.steps import STATE, begin_attempt, list_steps, newest_attempt, recover
+from dlbhpc.steps.files import sync_folder
 
 SCHEMA_VERSION = 1
 Say = Callable[[str], None]
@@ -63,9 +64,7 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
     folder.mkdir(parents=True)
     output.temporary.mkdir(exist_ok=True)
     verify_inputs(run.launch)
-    recovery = recover(
-        output.steps, contract=dict(run.contract), world=run.launch.geometry.world
-    )
+    recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")
     newest = recovery.record.step if recovery.record else 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.steps.files import replace_file
 
 
 def canonical(value: object) -> bytes:
@@ -33,19 +33,8 @@ def file_digest(path: Path) -> str:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably (temporary file beside it, fsync, rename, fsync)."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    """Replace a file atomically and durably: readers see the old one or the new one."""
+    replace_file(path, data, path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -69,12 +58,3 @@ def read_json(path: Path) -> dict[str, Any]:
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The keys whose values differ between two records, sorted."""
     return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

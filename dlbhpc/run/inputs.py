@@ -46,9 +46,7 @@ def verify_inputs(launch: Launch) -> Manifest:
     return manifest
 
 
-def prepare_run(
-    launch: Launch, profile: str, save_every_seconds: int, grace_seconds: int
-) -> Run:
+def prepare_run(launch: Launch, profile: str, save_every_seconds: int, grace_seconds: int) -> Run:
     """Verify the inputs of a launch and make its launch record; writes nothing.
 
     Raises DlbhpcError naming the input that is missing or is not what it must be.

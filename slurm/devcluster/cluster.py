@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from slurm.devcluster.config import ClusterConfig
 from slurm.devcluster.place import (
     CONTROLLER,
     CONTROLLER_PORT,
+    DATABASE_PORT,
     Place,
     check_folder,
     choose_network,
@@ -31,6 +33,8 @@ from slurm.devcluster.wait import wait_until
 _RECORD = "cluster.json"
 _KEY_BYTES = 1024
 _COMMAND_SECONDS = 120
+# A trailing mark, as in idle*, means that the controller has not heard from the node.
+_UP = re.compile("idle|mixed|allocated|completing")
 
 
 class Cluster:
@@ -150,15 +154,18 @@ class Cluster:
 
     def reset(self) -> None:
         """Cancel all jobs, start what is dead, and wait until all nodes are idle: as if new."""
+        name, log = self.place.name, self.place.log
         dead = self.dead_daemons()
         if "slurmctld" in dead:
             self._spawn_controller()
         jobs = self.run("squeue", "--noheader", "--format=%A").split()
         if jobs:
+            # Some may have ended meanwhile.
             self.run("scancel", *dict.fromkeys(jobs), check=False)
-        daemons.kill_all(self._processes_of_jobs, "the jobs")
-        for node in set(dead) & set(self.config.node_names):
-            self._spawn_slurmd(node)
+        daemons.kill_all(lambda: daemons.processes_of_jobs(name, log), "the jobs")
+        for node in self.config.node_names:
+            if node in dead:
+                self._spawn_slurmd(node)
         wait_until(lambda: not self.run("squeue", "--noheader").strip(), "the job queue to empty")
         self._await_nodes(self.config.node_names)
 
@@ -169,70 +176,151 @@ class Cluster:
 
     def _start_daemons(self) -> None:
         place = self.place
-        (place.munge / "key").write_bytes(secrets.token_bytes(_KEY_BYTES))
-        (place.munge / "key").chmod(0o400)
-        self._spawn("munged", _munged_command(place))
-        self._await("munged", place.munge_socket.is_socket)
+        key = place.munge / "key"
+        key.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        key.chmod(0o400)
+        self._spawn("munged", _munged_command(place), place.munge_socket.is_socket)
         if self.config.accounting:
             accounting.create_database(place)
-            self._spawn("mariadbd", accounting.mariadbd_command(place))
-            self._await("mariadbd", place.database_socket.is_socket)
-            accounting.create_schema(place)
-            self._spawn("slurmdbd", self._on_controller("slurmdbd", "-D"))
-            self._await("slurmdbd", lambda: accounting.answers(place))
+            self._spawn(
+                "mariadbd", accounting.mariadbd_command(place), place.database_socket.is_socket
+            )
+            self._spawn(
+                "slurmdbd",
+                self._on_controller("slurmdbd"),
+                lambda: _listens(place.controller_address, DATABASE_PORT),
+            )
         self._spawn_controller()
         for node in self.config.node_names:
             self._spawn_slurmd(node)
         self._await_nodes(self.config.node_names)
 
     def _spawn_controller(self) -> None:
-        self._spawn("slurmctld", self._on_controller("slurmctld", "-D"))
         # A command that finds nobody there tries again only seconds later: look at the port.
-        address = (self.place.controller_address, CONTROLLER_PORT)
-        self._await("slurmctld", lambda: _listens(address))
+        address = self.place.controller_address
+        self._spawn(
+            "slurmctld",
+            self._on_controller("slurmctld"),
+            lambda: _listens(address, CONTROLLER_PORT),
+        )
 
     def _spawn_slurmd(self, node: str) -> None:
         command = [daemons.program("slurmd"), "-D", "-N", node]
         self._spawn(node, daemons.on_host(node, self.place.hosts, command))
 
-    def _on_controller(self, name: str, *arguments: str) -> list[str]:
-        command = [daemons.program(name), *arguments]
-        return daemons.on_host(CONTROLLER, self.place.hosts, command)
+    def _on_controller(self, name: str) -> list[str]:
+        return daemons.on_host(CONTROLLER, self.place.hosts, [daemons.program(name), "-D"])
 
-    def _spawn(self, name: str, command: list[str]) -> None:
+    def _spawn(
+        self, name: str, command: list[str], ready: Callable[[], bool] | None = None
+    ) -> None:
+        """Start a daemon and wait until it is ready; DlbhpcError with its last words if it ends."""
         running = self._processes.get(name)
         if running is not None and running.alive():
             raise DlbhpcError(f"{name} of the dev cluster in {self.place.folder} runs already")
+        self._reap(name)
         environment = self.env | accounting.environment(self.place)
-        child = daemons.spawn(command, environment, self._output(name))
-        process = ProcessId.of(child.pid)
-        self._children[name] = child
+        self._children[name] = daemons.spawn(command, environment, self._output(name))
+        process = ProcessId.of(self._children[name].pid)
         if process is None:
-            raise DlbhpcError(self._why_ended(name))
+            raise DlbhpcError(self._last_words(name))
         self._processes[name] = process
         self._record()
+        if ready is not None:
+            self._await(ready, f"{name} to answer", (name,))
+
+    def _await(self, ready: Callable[[], bool], what: str, daemons_needed: Iterable[str]) -> None:
+        def done() -> bool:
+            for name in daemons_needed:
+                if not self._processes[name].alive():
+                    raise DlbhpcError(self._last_words(name))
+            return ready()
+
+        wait_until(done, f"{what} (see {self.place.log})")
+
+    def _await_nodes(self, nodes: Collection[str]) -> None:
+        def ready() -> bool:
+            states = self.node_states()
+            return all(_UP.fullmatch(states[node]) for node in nodes)
+
+        self._await(ready, "the nodes to register", ("slurmctld", *nodes))
+
+    def _last_words(self, name: str) -> str:
+        lines = self._output(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        return f"{name} of the dev cluster in {self.place.folder} has ended; it said: " + (
+            "; ".join(lines[-3:]) or "nothing"
+        )
+
+    def _output(self, name: str) -> Path:
+        return self.place.log / f"{name}.out"
+
+    def _node(self, name: str) -> str:
+        if name not in self.config.node_names:
+            raise DlbhpcError(
+                f"the dev cluster has no node {name}; it has {', '.join(self.config.node_names)}"
+            )
+        return name
+
+    def _alive(self) -> set[ProcessId]:
+        return {process for process in self._processes.values() if process.alive()}
 
     def _kill(self, name: str) -> None:
-        daemons.kill_all(lambda: {p for p in [self._processes[name]] if p.alive()}, name)
+        process = self._processes[name]
+        daemons.kill_all(lambda: {process} if process.alive() else set(), name)
         self._reap(name)
 
     def _kill_everything(self) -> None:
-        place = self.place
-        # First what would start something new, last what others authenticate with.
-        for name in [name for name in self._processes if name != "munged"]:
-            self._kill(name)
+        name, log = self.place.name, self.place.log
         daemons.kill_all(
-            lambda: daemons.processes_of_cluster(place.name, place.log), "the dev cluster"
+            lambda: self._alive() | daemons.processes_of_cluster(name, log), "the dev cluster"
         )
-        if "munged" in self._processes:
-            self._kill("munged")
+        for daemon in list(self._children):
+            self._reap(daemon)
 
     def _reap(self, name: str) -> None:
         child = self._children.pop(name, None)
         if child is not None:
             child.wait()
 
-    def _processes_of_jobs(self) -> set[ProcessId]:
-        return daemons.processes_of_jobs(self.place.name, self.place.log)
+    def _record(self) -> None:
+        path = self.place.folder / _RECORD
+        temporary = path.with_suffix(".tmp")
+        record = {
+            "name": self.place.name,
+            "network": self.place.network,
+            "config": asdict(self.config),
+            "processes": {name: asdict(process) for name, process in self._processes.items()},
+        }
+        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        temporary.replace(path)
 
-    def _await(self, name: str, ready: object) -> None: ...
+
+def _munged_command(place: Place) -> list[str]:
+    command = [daemons.program("munged"), "--foreground"]
+    # It would refuse a folder that others cannot enter, as a temporary folder is.
+    command += ["--force", "--key-file", str(place.munge / "key")]
+    for option in ("socket", "pid-file", "log-file", "seed-file"):
+        command += [f"--{option}", str(place.munge / option)]
+    return command
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _one_start_at_a_time() -> Iterator[None]:
+    """Keeps two starting clusters from choosing the same addresses, whoever starts them.
+
+    The lock lies on a file that every start needs anyway, so that nothing is left behind.
+    """
+    descriptor = os.open(daemons.program("slurmctld"), os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -46,7 +46,6 @@ class ClusterConfig:
     grace_seconds: int = 10  # GraceTime, of the partitions that have one
     kill_wait_seconds: int = 5  # KillWait: from SIGTERM to SIGKILL
     slurmd_timeout_seconds: int = 10  # SlurmdTimeout: a silent node is down after it
-    max_batch_requeue: int = 5  # MaxBatchRequeue
     job_requeue: bool = True  # JobRequeue: what sbatch without --requeue means
     send_user_signal: bool = False  # PreemptParameters: --signal reaches a preempted job
     accounting: bool = False  # slurmdbd and MariaDB, so that sacct answers

@@ -38,7 +38,9 @@ def complete(run: Run) -> dict[str, Any]:
     run.launch.output.composed_config.write_text("mode: train\n")
     final = completion.find_final(run)
     assert final is not None
-    completion.publish(run, final, "identity", completion.file_digest(run.launch.output.composed_config))
+    completion.publish(
+        run, final, "identity", completion.file_digest(run.launch.output.composed_config)
+    )
     record = completion.read_completed(run.launch.output)
     assert record is not None
     return record
@@ -78,7 +80,7 @@ def test_a_completed_run_is_recorded_with_its_checkpoint(run: Run, publish_step)
 def test_the_completed_run_of_another_identity_is_refused(run: Run, publish_step) -> None:
     publish_step(run.total_steps, run.total_steps)
     record = complete(run)
-    with pytest.raises(DlbhpcError, match="another identity .*seed.*choose another --output"):
+    with pytest.raises(DlbhpcError, match=r"another identity .*seed.*choose another --output"):
         completion.check_same_run(run.launch.output, record, {**run.identity, "seed": 43})
 
 

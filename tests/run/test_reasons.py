@@ -94,9 +94,7 @@ CASES = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_reason_and_exit_status(
-    facts: dict[str, object], reason: Reason, exit_status: int
-) -> None:
+def test_reason_and_exit_status(facts: dict[str, object], reason: Reason, exit_status: int) -> None:
     ending = replace(ENDING, **facts)
     assert reason_of(ending) is reason
     assert exit_status_of(reason, ending.status) == exit_status

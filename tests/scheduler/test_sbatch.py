@@ -106,9 +106,7 @@ def test_a_trial_says_so_in_its_name(root: Path) -> None:
 
 
 @pytest.mark.parametrize("character", ["%j", '"', "\\"])
-def test_a_log_path_that_sbatch_would_misread_is_refused(
-    launch: Launch, character: str
-) -> None:
+def test_a_log_path_that_sbatch_would_misread_is_refused(launch: Launch, character: str) -> None:
     output = OutputLayout(launch.output.folder / f"a{character}b")
     with pytest.raises(DlbhpcError, match="sbatch cannot take"):
         render(replace(launch, output=output), SITE)
