@@ -96,7 +96,7 @@ def follow(output: OutputLayout, job_id: str, on_progress: OnProgress | None = N
         # Looked at before the rest, so that the last words of a job are still shown.
         alive = live_lease(output) is not None
         for line in tail.lines():
-            if line.startswith(_PREFIX) or line.startswith("ERROR: "):
+            if line.startswith((_PREFIX, "ERROR: ")):
                 printer.message(line.removeprefix(_PREFIX))
         attempts = read_attempts(output)
         running = attempts[-1] if attempts and attempts[-1].reason is None else None

@@ -26,8 +26,8 @@ def parse_sizes(text: str) -> dict[str, int]:
 def trial_of(recipe: Recipe, requested: Mapping[str, int]) -> Recipe:
     """The recipe as a trial of its default sizes, some of them replaced by ``requested``.
 
-    Sizes ``steps``, ``batch``, ``warmup`` and ``milestone`` replace the recipe's numbers; others are only known
-    to the trial's overrides. Raises :class:`DlbhpcError`.
+    Sizes ``steps``, ``batch``, ``warmup`` and ``milestone`` replace the recipe's numbers; others
+    are only known to the trial's overrides. Raises :class:`DlbhpcError`.
     """
     defaults = recipe.trial_defaults
     if defaults is None:

@@ -225,7 +225,7 @@ def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -
 
 
 def upstream_environment(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment with the upstream's on top; nothing of the user's Python leaks in."""
+    """The caller's environment with the upstream's on top; no Python settings leak in."""
     kept = {key: value for key, value in base.items() if not key.startswith("PYTHON")}
     return {**kept, "PYTHONNOUSERSITE": "1", **own}
 

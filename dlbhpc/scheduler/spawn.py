@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dlbhpc.exit_status import REQUEUE
 from dlbhpc.scheduler.processes import JOB_VARIABLE, STEP_VARIABLE
 
-# A shell inside a Slurm allocation carries these; they would make Lightning take the cluster's ranks.
+# A shell inside a Slurm allocation carries these; Lightning would take its ranks from them.
 _CLUSTER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_")
 _POLL_SECONDS = 0.05
 _KILL_WAIT_SECONDS = 30.0

@@ -13,7 +13,7 @@ from dlbhpc.cli.main import main
 from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
-COMMANDS = ["submit", "plan", "recipes", "data", "status", "logs", "preempt", "cancel", "report", "demo", "attempt"]
+COMMANDS = ("submit plan recipes data status logs preempt cancel report demo attempt").split()
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -101,10 +101,15 @@ def dry_run(root: Path, *arguments: str, capsys: pytest.CaptureFixture[str]) -> 
     return shown
 
 
-KEYS = ["schema_version", "dry_run", "model", "dataset", "source", "source_commit", "entrypoint", "data", "teacher", "adapted_teacher", "output", "command", "effective_global_batch_size", "gradient_accumulation", "recipe", "departures", "sbatch"]
+KEYS = (
+    "schema_version dry_run model dataset source source_commit entrypoint data teacher "
+    "adapted_teacher output command effective_global_batch_size gradient_accumulation recipe "
+    "departures sbatch"
+).split()
+RECIPES = "flm duo mdlm candi rdlm fmlm duo_dcd mdlm_sdtt duo_di4c mdlm_di4c".split()
 ROUTES = [
     (recipe, dataset)
-    for recipe in ["flm", "duo", "mdlm", "candi", "rdlm", "fmlm", "duo_dcd", "mdlm_sdtt", "duo_di4c", "mdlm_di4c"]
+    for recipe in RECIPES
     for dataset in ("lm1b", "owt")
     if (recipe, dataset) != ("rdlm", "owt")
 ]

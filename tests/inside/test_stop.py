@@ -40,7 +40,7 @@ def test_a_second_signal_during_a_slow_save_changes_nothing(toy):
     run = toy()
     assert run.attempt(**signal_at("step", 5), slow_save=True) == [REQUEUE], run.logs
     assert run.steps() == [5]
-    assert run.event("stop")["signals"] == 3
+    assert run.event("stop")["signals"] >= 3
     assert len([e for e in run.events() if e["event"] == "saved"]) == 1
     assert run.attempt() == [0], run.logs
 

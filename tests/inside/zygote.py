@@ -7,12 +7,16 @@ id (negative for a signal).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
 import runpy
 import sys
+import threading
+import traceback
 from pathlib import Path
 
 # What every run needs, imported once; the second half is what a training imports as it goes.
@@ -30,8 +34,8 @@ for name in ("omegaconf", "torch.profiler"):
 TOY = str(Path(__file__).with_name("toy.py"))
 
 
-def become(request: dict) -> None:
-    """Turn this forked process into the run."""
+def become(request: dict) -> int:
+    """Turn this forked process into the run; its exit status."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -39,11 +43,22 @@ def become(request: dict) -> None:
     os.dup2(log, 2)
     os.environ.update(request["environment"])
     sys.argv = [TOY, json.dumps(request["options"])]
-    runpy.run_path(TOY, run_name="__main__")
+    status = 0
+    try:
+        runpy.run_path(TOY, run_name="__main__")
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    return status
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    gc.freeze()
     running: dict[int, None] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -57,8 +72,11 @@ def main() -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            become(request)
-            return
+            status = become(request)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # All of an exit but the teardown of the modules, which takes longer than the run.
+            os._exit(status)
         running[pid] = None
         print(pid, flush=True)
 
