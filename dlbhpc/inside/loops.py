@@ -53,30 +53,35 @@ def settle_counters(checkpoint: dict[str, Any]) -> None:
         fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
 
 
-def before_first_batch(trainer: pl.Trainer, ready: Callable[[int, bool], None]) -> None:
-    """In ``on_train_start``: have the first data iterator made anew, then call ``ready``.
+def keep_data_position(trainer: pl.Trainer, ready: Callable[[int, bool], None]) -> None:
+    """In ``on_train_start``: have the batch samplers told their position, the first iterator anew.
 
-    Lightning makes it before the module's ``on_train_start``, where upstreams install the sampler
-    that knows the position, and before it tells the sampler the epoch. Made anew right before the
-    first batch is fetched, in fresh and in resumed runs alike, it follows the same order in both.
+    A batch sampler with a method ``resume_at(batches)`` is told before every epoch how many of its
+    micro-batches are consumed; all iterators that are made of it from then on must begin behind
+    them (a loader with workers makes two and uses the second).
 
-    A batch sampler with a method ``resume_at(batches)`` is told how many micro-batches of this
-    epoch are consumed; its next iterator has to begin behind them. ``ready`` gets that number and
-    whether every loader's batch sampler has the method.
+    Lightning makes the first iterator before the module's ``on_train_start``, where upstreams
+    install the sampler that knows the position, and before it tells the sampler the epoch. It is
+    made anew right before the first batch is fetched, in fresh and in resumed runs alike, so that
+    both see the same order. Then ``ready`` is called, with the number of consumed micro-batches
+    and whether every loader's batch sampler has the method.
     """
     epoch_loop: Any = trainer.fit_loop.epoch_loop
-    on_run_start = epoch_loop.on_run_start
+    usual_run_start = epoch_loop.on_run_start
+    is_first = True
 
-    def on_first_run_start(data_fetcher: Any) -> None:
-        del epoch_loop.__dict__["on_run_start"]
-        on_run_start(data_fetcher)
+    def on_run_start(data_fetcher: Any) -> None:
+        nonlocal is_first
         consumed: int = epoch_loop.batch_progress.current.ready
         told = [_resume_at(loader, consumed) for loader in data_fetcher.combined_loader.flattened]
-        iter(data_fetcher)
-        data_fetcher.fetched += consumed
-        ready(consumed, all(told))
+        usual_run_start(data_fetcher)
+        if is_first:
+            is_first = False
+            iter(data_fetcher)
+            data_fetcher.fetched += consumed
+            ready(consumed, all(told))
 
-    epoch_loop.__dict__["on_run_start"] = on_first_run_start
+    epoch_loop.__dict__["on_run_start"] = on_run_start
 
 
 def _resume_at(loader: object, consumed: int) -> bool:

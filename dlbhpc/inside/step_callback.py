@@ -105,7 +105,7 @@ class StepCallback(Callback):
             torch.save({"tensor": torch.zeros(1)}, io.BytesIO())
             if self.context.export_bf16:
                 averaged_weights(pl_module)
-        loops.before_first_batch(trainer, self._begin_batches)
+        loops.keep_data_position(trainer, self._begin_batches)
         self._last_save = time.monotonic()
         self._progress.start(self._step)
         self._leave_if_asked()

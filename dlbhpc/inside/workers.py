@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from typing import Any
 
 from torch.utils.data import dataloader
@@ -35,6 +36,11 @@ def _starting_protected(start: Callable[..., None]) -> Callable[..., None]:
         # Children inherit the mask: no moment is left between their birth and their first line.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
+            context = loader.multiprocessing_context or multiprocessing
+            if context.get_start_method() != "fork":
+                # These need the tracker, whose start lifts the mask: it has to be started before.
+                resource_tracker.ensure_running()
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             start(self, loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,11 +20,10 @@ from slurm.devcluster import accounting, daemons
 from slurm.devcluster.config import ClusterConfig
 from slurm.devcluster.place import (
     CONTROLLER,
-    CONTROLLER_PORT,
-    DATABASE_PORT,
     Place,
     check_folder,
-    choose_network,
+    choose_block,
+    listens,
     write_files,
 )
 from slurm.devcluster.wait import wait_until
@@ -75,7 +73,7 @@ class Cluster:
                     f"{folder} holds something else: choose an empty folder for the dev cluster"
                 )
             folder.mkdir(parents=True, exist_ok=True)
-            place = Place(folder, f"dev{secrets.token_hex(4)}", choose_network())
+            place = Place(folder, f"dev{secrets.token_hex(4)}", choose_block())
             cluster = cls(place, config, {})
             cluster._record()
             write_files(place, config)
@@ -95,7 +93,7 @@ class Cluster:
         except FileNotFoundError:
             raise DlbhpcError(f"no dev cluster was started in {folder}") from None
         return cls(
-            Place(folder, record["name"], record["network"]),
+            Place(folder, record["name"], record["block"]),
             ClusterConfig(**record["config"]),
             {name: ProcessId(**process) for name, process in record["processes"].items()},
         )
@@ -185,11 +183,8 @@ class Cluster:
             self._spawn(
                 "mariadbd", accounting.mariadbd_command(place), place.database_socket.is_socket
             )
-            self._spawn(
-                "slurmdbd",
-                self._on_controller("slurmdbd"),
-                lambda: _listens(place.controller_address, DATABASE_PORT),
-            )
+            port = place.database_port
+            self._spawn("slurmdbd", self._on_controller("slurmdbd"), lambda: listens(port))
         self._spawn_controller()
         for node in self.config.node_names:
             self._spawn_slurmd(node)
@@ -197,12 +192,8 @@ class Cluster:
 
     def _spawn_controller(self) -> None:
         # A command that finds nobody there tries again only seconds later: look at the port.
-        address = self.place.controller_address
-        self._spawn(
-            "slurmctld",
-            self._on_controller("slurmctld"),
-            lambda: _listens(address, CONTROLLER_PORT),
-        )
+        port = self.place.controller_port
+        self._spawn("slurmctld", self._on_controller("slurmctld"), lambda: listens(port))
 
     def _spawn_slurmd(self, node: str) -> None:
         command = [daemons.program("slurmd"), "-D", "-N", node]
@@ -287,7 +278,7 @@ class Cluster:
         temporary = path.with_suffix(".tmp")
         record = {
             "name": self.place.name,
-            "network": self.place.network,
+            "block": self.place.block,
             "config": asdict(self.config),
             "processes": {name: asdict(process) for name, process in self._processes.items()},
         }
@@ -304,17 +295,9 @@ def _munged_command(place: Place) -> list[str]:
     return command
 
 
-def _listens(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
 def _one_start_at_a_time() -> Iterator[None]:
-    """Keeps two starting clusters from choosing the same addresses, whoever starts them.
+    """Keeps two starting clusters from choosing the same ports, whoever starts them.
 
     The lock lies on a file that every start needs anyway, so that nothing is left behind.
     """

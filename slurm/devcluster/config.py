@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from dlbhpc.errors import DlbhpcError
 
-_MOST_NODES = 200
-"""Each node has an address of its own in one /24 of the loopback network."""
+MOST_NODES = 60
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,13 @@ class ClusterConfig:
     kill_wait_seconds: int = 5  # KillWait: from SIGTERM to SIGKILL
     slurmd_timeout_seconds: int = 10  # SlurmdTimeout: a silent node is down after it
     job_requeue: bool = True  # JobRequeue: what sbatch without --requeue means
-    send_user_signal: bool = False  # PreemptParameters: --signal reaches a preempted job
+    send_user_signal: bool = False  # preempt_send_user_signal: --signal at preemption too
     accounting: bool = False  # slurmdbd and MariaDB, so that sacct answers
 
     def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= _MOST_NODES:
+        if not 1 <= self.nodes <= MOST_NODES:
             raise DlbhpcError(
-                f"a dev cluster cannot have {self.nodes} nodes; choose 1 to {_MOST_NODES}"
+                f"a dev cluster cannot have {self.nodes} nodes; choose 1 to {MOST_NODES}"
             )
         for name in ("gpus_per_node", "cpus_per_node", "memory_megabytes"):
             if getattr(self, name) < 1:

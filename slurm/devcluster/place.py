@@ -1,22 +1,25 @@
-"""Where one dev cluster lives: its folder, its name, and its own part of the loopback network."""
+"""Where one dev cluster lives: its folder, its name, and its ports."""
 
 from __future__ import annotations
 
 import errno
-import random
 import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
-from slurm.devcluster.config import PARTITIONS, ClusterConfig
+from slurm.devcluster.config import MOST_NODES, PARTITIONS, ClusterConfig
 
 CONTROLLER = "ctl"
 """Host name of the controller, which is no compute node."""
 
-CONTROLLER_PORT, NODE_PORT, DATABASE_PORT = 16817, 16818, 16819
-_CONTROLLER_NUMBER = 254
+_ADDRESS = "127.0.0.1"
+# Below the ports that Linux gives to outgoing connections, above those that Lightning derives
+# from job ids. A cluster owns a whole block: the controller's port, slurmdbd's, one for each node.
+_FIRST_PORT, _LAST_PORT = 25_600, 32_767
+_PORTS_PER_CLUSTER = MOST_NODES + 4
+_JOBS_PER_CLUSTER = 1000
 
 _TEMPLATES = Path(__file__).parent
 _FOLDERS = ("devices", "log", "munge", "spool", "state")
@@ -26,15 +29,12 @@ _LONGEST_FOLDER = 64
 
 @dataclass(frozen=True)
 class Place:
-    """Paths and addresses of one cluster.
-
-    All of 127.0.0.0/8 is loopback. A cluster takes one /24 of it, in which every host has an
-    address of its own: so clusters cannot clash over ports, and nothing listens elsewhere.
-    """
+    """Paths and ports of one cluster. Its hosts differ in name and port; all are 127.0.0.1."""
 
     folder: Path
     name: str
-    network: str  # the first three numbers of its addresses
+    block: int
+    """Its number among the clusters that run on this machine at once, from 0."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -69,11 +69,21 @@ class Place:
         return self.folder / "env.sh"
 
     @property
-    def controller_address(self) -> str:
-        return f"{self.network}.{_CONTROLLER_NUMBER}"
+    def controller_port(self) -> int:
+        return _ports(self.block)[0]
 
-    def node_address(self, node: str) -> str:
-        return f"{self.network}.{node.removeprefix('n')}"
+    @property
+    def database_port(self) -> int:
+        return _ports(self.block)[1]
+
+    def node_port(self, number: int) -> int:
+        """The port of the node's slurmd; nodes are counted from 1."""
+        return _ports(self.block)[1 + number]
+
+    @property
+    def first_job_id(self) -> int:
+        """Ports are derived from job ids, so clusters that run at once start at different ones."""
+        return 1 + self.block * _JOBS_PER_CLUSTER
 
 
 def check_folder(folder: Path) -> None:
@@ -93,25 +103,43 @@ def check_folder(folder: Path) -> None:
         raise DlbhpcError(f"{folder} is not a folder: choose another for the dev cluster")
 
 
-def choose_network() -> str:
-    """A /24 of the loopback network on which nobody listens.
+def choose_block() -> int:
+    """The first block of ports of which none is taken.
 
-    Holds as long as nobody else chooses before the controller listens: see Cluster.start.
+    Holds until somebody else chooses, or until the controller listens: see Cluster.start.
     """
-    for _ in range(100):
-        network = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}"
-        with socket.socket() as probe:
-            try:
-                probe.bind((f"{network}.{_CONTROLLER_NUMBER}", CONTROLLER_PORT))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                continue
-        return network
+    for block in range((_LAST_PORT + 1 - _FIRST_PORT) // _PORTS_PER_CLUSTER):
+        if not any(_is_taken(port) for port in _ports(block)):
+            return block
     raise DlbhpcError(
-        f"port {CONTROLLER_PORT} is taken on every loopback address: see `ss -ltnp` for the "
-        "program that listens on it, and stop that"
+        f"no {_PORTS_PER_CLUSTER} ports in a row are free between {_FIRST_PORT} and {_LAST_PORT}: "
+        "see `ss -ltnp` for the programs that listen there, and stop some"
     )
+
+
+def listens(port: int) -> bool:
+    """Whether a daemon accepts connections there."""
+    try:
+        socket.create_connection((_ADDRESS, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ports(block: int) -> range:
+    first = _FIRST_PORT + block * _PORTS_PER_CLUSTER
+    return range(first, first + _PORTS_PER_CLUSTER)
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((_ADDRESS, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return True
+    return False
 
 
 def write_files(place: Place, config: ClusterConfig) -> None:
@@ -150,7 +178,5 @@ def _render(name: str, place: Place, config: ClusterConfig) -> str:
         partitions=PARTITIONS,
         machine_hosts=Path("/etc/hosts").read_text(encoding="utf-8"),
         controller=CONTROLLER,
-        controller_port=CONTROLLER_PORT,
-        node_port=NODE_PORT,
-        database_port=DATABASE_PORT,
+        address=_ADDRESS,
     )

@@ -75,7 +75,7 @@ class ToyRun:
             **(context or {}),
         }
         (folder / "attempt.json").write_text(json.dumps(attempt))
-        merged.update(output=str(self.output), resume=str(resume) if resume else None)
+        merged = {"resume": str(resume) if resume else None, **merged, "output": str(self.output)}
         return self._start(merged, folder / "attempt.json")
 
     def _start(self, options: dict[str, Any], attempt_file: Path) -> list[int]:
@@ -99,9 +99,10 @@ class ToyRun:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        options = {"samples": 48, "batch": 2, "accumulation": 1, "epochs": 1, **self.options}
-        batches = options["samples"] // (options["batch"] * self.world)
-        return -(-batches // options["accumulation"]) * options["epochs"]
+        options = {"samples": 48, "accumulation": 1, "epochs": 1, **self.options}
+        batches = options["samples"] // (2 * self.world)
+        steps = -(-batches // options["accumulation"]) * options["epochs"]
+        return min(steps, options.get("max_steps", steps))
 
     def steps(self) -> list[int]:
         """The published steps."""

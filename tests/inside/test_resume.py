@@ -28,22 +28,46 @@ def straight(toy, **options):
 CASES = {
     "plain": {},
     "accumulation": {"accumulation": 3},
-    "epochs": {"epochs": 2, "samples": 24},
+    "epochs": {"epochs": 2, "samples": 12},
     "tail of accumulation": {"accumulation": 5, "epochs": 2, "samples": 24},
-    "workers": {"workers": 2, "persistent": True, "epochs": 2, "samples": 24},
+    "workers": {"workers": 2, "persistent": True, "epochs": 2, "samples": 12},
     "validation": {"validate_every": 4, "sanity": 2},
-    "max_steps": {"max_steps": 18, "epochs": -1, "samples": 24},
+    "steps instead of epochs": {"max_steps": 9, "epochs": 2, "samples": 12},
+    "two ranks": {"devices": 2, "epochs": 2, "samples": 24, "accumulation": 2},
+    "two ranks with validation": {"devices": 2, "validate_every": 3, "workers": 1},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_stopped_run_ends_like_the_uninterrupted_one(toy, case):
+def test_a_stopped_run_ends_like_the_uninterrupted_one(toy, case):
     options = CASES[case]
-    if case == "max_steps":
-        options = {**options, "epochs": 3}
     whole = straight(toy, **options)
     total = whole.final()[0]["step"]
-    stops = sorted({1, 2, total // 2, total // 2 + 1, total - 1} - {0})
+    half = total // 2  # with two epochs the last step of the first
+    stops = sorted({1, half, half + 1, total - 1})
     run = interrupted(toy, stops, **options)
     assert run.samples() == whole.samples()
+    assert run.final() == whole.final()
+
+
+def test_a_killed_run_ends_like_the_uninterrupted_one(toy):
+    options = {"devices": 2, "accumulation": 2}
+    whole = straight(toy, **options)
+    run = toy("killed", **options)
+    order = {"at": "step", "step": 4, "send": "KILL"}
+    assert run.attempt({"milestones": [2]}, signals=[order]) == [-9, -9], run.logs
+    assert run.steps() == [2]
+    assert run.attempt() == [0, 0], run.logs
+    assert run.final() == whole.final()
+
+
+def test_the_upstreams_own_checkpoints_resume_exactly_too(toy):
+    options = {"accumulation": 3}
+    whole = straight(toy, **options)
+    run = toy("own", **options)
+    assert run.attempt(own_checkpoint=4, signals=[{"at": "step", "step": 6, "send": "KILL"}]) == [
+        -9
+    ]
+    assert run.steps() == []
+    assert run.attempt({"resumed_from": 4}, resume=str(run.output / "own.ckpt")) == [0], run.logs
     assert run.final() == whole.final()

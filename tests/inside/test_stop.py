@@ -89,17 +89,10 @@ def test_a_module_that_takes_the_signals_loses_them_after_one_step(toy):
     assert run.steps() == [2]
 
 
-@pytest.mark.parametrize(
-    ("context", "persistent", "send"),
-    [
-        ("fork", False, "TERM"),
-        ("fork", True, "USR2"),
-        pytest.param("spawn", False, "TERM", marks=pytest.mark.slow),
-        pytest.param("forkserver", False, "TERM", marks=pytest.mark.slow),
-    ],
-)
-def test_loader_workers_outlive_a_signal_to_the_whole_group(toy, context, persistent, send):
-    run = toy(workers=2, context=context, persistent=persistent)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("send", ["TERM", "USR2"])
+def test_loader_workers_outlive_a_signal_to_the_whole_group(toy, persistent, send):
+    run = toy(workers=2, persistent=persistent, slow_save=True)
     order = signal_at("step", 6, send=send, to="group")
     assert run.attempt(**order) == [REQUEUE], run.logs
     assert run.steps() == [6]

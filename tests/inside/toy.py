@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,12 +29,10 @@ DEFAULTS = {
     "output": None,  # the run's folder
     "devices": 1,
     "samples": 48,
-    "batch": 2,
     "accumulation": 1,
     "epochs": 1,
     "max_steps": -1,
     "workers": 0,
-    "context": None,  # start method of the workers
     "persistent": False,
     "resumable": True,  # the batch sampler has resume_at
     "validate_every": None,  # micro-batches
@@ -47,7 +46,7 @@ DEFAULTS = {
     "look_always": False,  # look for the stop file at every step, not once a second
     "slow_save": False,
     "fence": None,  # step before whose save a newer attempt begins
-    "threads": 1,
+    "own_checkpoint": None,  # step after which Lightning saves to own.ckpt
 }
 OPTIONS = {**DEFAULTS, **json.loads(sys.argv[1])}
 OUTPUT = Path(OPTIONS["output"])
@@ -62,7 +61,9 @@ def act(place: str, step: int) -> None:
         if order["at"] == place and order["step"] == step and RANK in order.get("ranks", [RANK]):
             number = getattr(signal, "SIG" + order["send"])
             if order.get("to") == "group":
-                os.killpg(os.getpgrp(), number)
+                # From a process of its own: one from their owner ends the loader's workers.
+                kill = ["kill", f"-{order['send']}", "--", f"-{os.getpgrp()}"]
+                subprocess.run(kill, start_new_session=True, check=True)
             else:
                 os.kill(os.getpid(), number)
     stop = OPTIONS["stop_file"]
@@ -109,7 +110,7 @@ class Batches:
         return self.number // (self.batch * self.world)
 
     def __iter__(self):
-        start, self.start = self.start, 0
+        start = self.start
         generator = torch.Generator().manual_seed(self.epoch)
         order = torch.randperm(self.number, generator=generator).tolist()
         whole = self.batch * self.world
@@ -152,6 +153,11 @@ class Toy(pl.LightningModule):
         for shadow, value in zip(self.ema.shadow_params, self.net.parameters(), strict=True):
             shadow.lerp_(value.detach(), 0.1)
 
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        is_step = (batch_idx + 1) % OPTIONS["accumulation"] == 0
+        if is_step and self.trainer.global_step == OPTIONS["own_checkpoint"]:
+            self.trainer.save_checkpoint(OUTPUT / "own.ckpt")
+
     def on_validation_epoch_start(self):
         act("validation_start", self.trainer.global_step)
 
@@ -178,14 +184,11 @@ class Toy(pl.LightningModule):
 
     def train_dataloader(self):
         samples = Samples(0, OPTIONS["samples"])
-        batches = Batches(
-            OPTIONS["samples"], OPTIONS["batch"], self.global_rank, self.trainer.world_size
-        )
+        batches = Batches(OPTIONS["samples"], 2, self.global_rank, self.trainer.world_size)
         return DataLoader(
             samples,
             batch_sampler=batches,
             num_workers=OPTIONS["workers"],
-            multiprocessing_context=OPTIONS["context"] if OPTIONS["workers"] else None,
             persistent_workers=OPTIONS["persistent"],
         )
 
@@ -239,7 +242,7 @@ def digest(module: Toy, trainer: pl.Trainer) -> str:
 
 
 def main() -> None:
-    torch.set_num_threads(OPTIONS["threads"])
+    torch.set_num_threads(1)
     pl.seed_everything(1)
     if OPTIONS["fail_saves"]:
         fail_saves(OPTIONS["fail_saves"])

@@ -10,7 +10,8 @@ import json
 import os
 import runpy
 import sys
-from typing import Any
+import traceback
+from typing import Any, NoReturn
 
 # What main.py imports as it goes, imported once.
 import datasets  # noqa: F401
@@ -23,8 +24,8 @@ import dlbhpc.inside.step_callback
 import dlbhpc.reference.train  # noqa: F401
 
 
-def become(request: dict[str, Any]) -> None:
-    """Turn this forked process into the training."""
+def become(request: dict[str, Any]) -> NoReturn:
+    """Turn this forked process into the training, and end with it."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -32,7 +33,18 @@ def become(request: dict[str, Any]) -> None:
     os.dup2(log, 2)
     os.environ.update(request["environment"])
     sys.argv = request["argv"]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    status: object = 1
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The interpreter's own end takes seconds with all that is imported here.
+    os._exit(status if isinstance(status, int) else 0 if status is None else 1)
 
 
 def main() -> None:
@@ -43,7 +55,6 @@ def main() -> None:
             pid = os.fork()
             if pid == 0:
                 become(request)
-                return
             pids.append(pid)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         print(json.dumps(statuses), flush=True)
