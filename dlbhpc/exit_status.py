@@ -1,6 +1,6 @@
 """Exit statuses that the processes of one run tell each other.
 
-74 to 76 are taken from sysexits.h, where no signal (128 + N) and no interpreter (1, 2) puts its own.
+74 to 76 are taken from sysexits.h: no signal (128 + N) and no interpreter (1, 2) uses them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.exit_status import FENCED
+from dlbhpc.exit_status import FENCED, REQUEUE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,18 +42,17 @@ def _say(text: str) -> None:
 
 def _begin(folder: Path) -> int:
     from dlbhpc.layout import OutputLayout
-    from dlbhpc.run.attempt import Job, begin
-    from dlbhpc.run.lease import read_lease
-    from dlbhpc.scheduler.processes import JOB_VARIABLE, RESTART_VARIABLE, TOKEN_VARIABLE
+    from dlbhpc.run.attempt import begin
+    from dlbhpc.run.lease import LeaseHeld
+    from dlbhpc.scheduler.own_job import own_job, own_lease
 
     output = OutputLayout(folder)
-    lease = read_lease(output.lease)
-    if lease is None or lease.token != os.environ.get(TOKEN_VARIABLE):
-        owner = f"it belongs to {lease.owner}" if lease else "its lease is gone"
-        _say(f"this job does not own {folder} ({owner}): nothing was started")
+    try:
+        own_lease(output, os.environ)
+    except LeaseHeld as error:
+        _say(f"{error}: nothing was started")
         return FENCED
-    job = Job(os.environ[JOB_VARIABLE], int(os.environ.get(RESTART_VARIABLE, "0")))
-    attempt = begin(output, job, _say)
+    attempt = begin(output, own_job(os.environ), _say)
     if attempt is not None:
         print(attempt, flush=True)
     return 0
@@ -80,9 +79,17 @@ def _spawn(folder: Path, ntasks: int) -> int:
 def _end(folder: Path, status: int) -> int:
     from dlbhpc.layout import OutputLayout
     from dlbhpc.run.attempt import end
+    from dlbhpc.scheduler import queue
     from dlbhpc.scheduler.control import was_cancelled
-    from dlbhpc.scheduler.processes import JOB_VARIABLE
+    from dlbhpc.scheduler.own_job import own_job
 
     output = OutputLayout(folder.parent.parent)
-    cancelled = was_cancelled(output.job, os.environ.get(JOB_VARIABLE, ""))
-    return end(folder, status, cancelled, _say)
+    job_id = own_job(os.environ).job_id
+    status = end(folder, status, was_cancelled(output.job, job_id), _say)
+    if status == REQUEUE and queue.own_job_id(os.environ) is not None:
+        try:
+            _say(queue.requeue(job_id))
+        except queue.SlurmError as error:
+            (folder / "requeue_wanted").touch()
+            _say(f"{error}; the job cannot requeue itself: submit again to go on")
+    return status

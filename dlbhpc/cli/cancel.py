@@ -1,4 +1,4 @@
-"""``dlbhpc cancel``: end a local run; what it had reached is saved, and it is not requeued."""
+"""``dlbhpc cancel``: end a run; what it had reached is saved, and it is not requeued."""
 
 from __future__ import annotations
 

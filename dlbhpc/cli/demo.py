@@ -22,7 +22,6 @@ def run(args: argparse.Namespace) -> int:
     from dlbhpc.run.record import read_run
     from dlbhpc.scheduler.control import PREEMPT, Request, leave
     from dlbhpc.scheduler.profile import load_profile
-    from dlbhpc.scheduler.sbatch import render
 
     layout = Layout.at(args.root)
     prepare_pydoc(layout.root)
@@ -44,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n$ python -m dlbhpc preempt {_DATASET}/{_RECIPE}", flush=True)
         leave(launch.output.control, Request(PREEMPT, read_run(launch.output).grace_seconds))
 
-    status = submit.start(
-        launch, profile, render(launch, profile), follow=True, on_progress=preempt_in_the_middle
-    )
+    status = submit.start(launch, profile, follow=True, on_progress=preempt_in_the_middle)
     print(text_of(report_of(launch.output)))
     if status == 0:
         print(

@@ -1,4 +1,4 @@
-"""Follow a local run: its attempts and its progress, on a terminal or in a pipe."""
+"""Follow a run: its attempts and its progress, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, TextIO
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.completion import read_completed
 from dlbhpc.run.history import read_attempts, read_progress
-from dlbhpc.scheduler.local import log_path
-from dlbhpc.scheduler.submission import live_lease
+from dlbhpc.scheduler.submission import live_lease, log_path
 
 _POLL_SECONDS = 0.2
 _PIPE_SECONDS = 5.0
+# Slurm's controller serves everybody: it is asked seldom.
+_QUEUE_SECONDS = 5.0
 _PREFIX = "dlbhpc: "
 
 OnProgress = Callable[[Mapping[str, Any]], None]
@@ -91,10 +92,14 @@ def follow(output: OutputLayout, job_id: str, on_progress: OnProgress | None = N
     """
     printer = Printer()
     tail = Tail(log_path(output, job_id))
-    alive = True
+    interval = 0.0
+    alive, looked = True, 0.0
     while alive:
         # Looked at before the rest, so that the last words of a job are still shown.
-        alive = live_lease(output) is not None
+        if time.monotonic() - looked >= interval:
+            lease, looked = live_lease(output), time.monotonic()
+            alive = lease is not None
+            interval = _QUEUE_SECONDS if lease and lease.scheduler == "slurm" else 0.0
         for line in tail.lines():
             if line.startswith((_PREFIX, "ERROR: ")):
                 printer.message(line.removeprefix(_PREFIX))

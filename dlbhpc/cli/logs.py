@@ -20,8 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from dlbhpc.cli.runs import find_run, state_of
     from dlbhpc.errors import DlbhpcError
     from dlbhpc.layout import Layout
-    from dlbhpc.scheduler.local import log_path
-    from dlbhpc.scheduler.submission import live_lease
+    from dlbhpc.scheduler.submission import live_lease, log_path
 
     output = find_run(args.run, Layout.at(args.root))
     path = log_path(output, state_of(output).job_id)

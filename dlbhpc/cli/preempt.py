@@ -1,4 +1,4 @@
-"""``dlbhpc preempt``: preempt a local run, as Slurm would; it requeues and goes on."""
+"""``dlbhpc preempt``: preempt a run, as a scheduler would; it requeues and goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace",
         type=float,
         metavar="SECONDS",
-        help="time to save before the kill (default: the profile's)",
+        help="local jobs: time to save before the kill (default: the profile's)",
     )
 
 
@@ -22,12 +22,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ask(args: argparse.Namespace, action: str) -> int:
-    """Leave a request for the live local job of a run."""
+    """Ask the live job of a run to stop: a local one by a request, Slurm's by its commands."""
     from dlbhpc.cli.runs import find_run
     from dlbhpc.errors import DlbhpcError
     from dlbhpc.layout import Layout
     from dlbhpc.run.record import read_run
-    from dlbhpc.scheduler.control import Request, leave
+    from dlbhpc.scheduler import queue
+    from dlbhpc.scheduler.control import CANCEL, Request, leave, mark_cancelled
     from dlbhpc.scheduler.submission import live_lease
 
     output = find_run(args.run, Layout.at(args.root))
@@ -37,6 +38,14 @@ def ask(args: argparse.Namespace, action: str) -> int:
     grace = read_run(output).grace_seconds if args.grace is None else args.grace
     if grace < 0:
         raise DlbhpcError(f"--grace is {grace}: it must not be negative")
-    leave(output.control, Request(action, grace))
-    print(f"asked job {lease.job_id} to stop ({action}, {grace:g} s to save)")
+    if lease.scheduler == "local":
+        leave(output.control, Request(action, grace))
+    elif args.grace is not None:
+        raise DlbhpcError("--grace is for local jobs: Slurm's own configuration decides there")
+    elif action == CANCEL:
+        mark_cancelled(output.job, lease.job_id)
+        queue.cancel(lease.job_id)
+    else:
+        queue.ask_to_stop(lease.job_id)
+    print(f"asked job {lease.job_id} to stop ({action})")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import Layout, OutputLayout
@@ -12,6 +13,9 @@ from dlbhpc.run.completion import read_completed
 from dlbhpc.run.history import Attempt, read_attempts, read_progress
 from dlbhpc.run.lease import Lease
 from dlbhpc.run.reasons import Reason
+
+if TYPE_CHECKING:
+    from dlbhpc.scheduler.submission import Jobs
 
 
 @dataclass(frozen=True)
@@ -58,15 +62,22 @@ def find_run(name: str, layout: Layout) -> OutputLayout:
     )
 
 
-def state_of(output: OutputLayout) -> RunState:
-    """The run's state, from its records and its job."""
+def state_of(output: OutputLayout, jobs: Jobs | None = None) -> RunState:
+    """The run's state, from its records and its job; `jobs` shares one look at the queue."""
     from dlbhpc.run.record import read_run
-    from dlbhpc.scheduler.submission import live_lease
+    from dlbhpc.scheduler.queue import SlurmError
+    from dlbhpc.scheduler.submission import Jobs
     from dlbhpc.steps import list_steps
 
     total = read_run(output).total_steps
     attempts = read_attempts(output)
-    lease = live_lease(output)
+    jobs = jobs or Jobs()
+    unknown = False
+    try:
+        lease = jobs.live(output)
+    except SlurmError:
+        # A controller that does not answer says nothing about the job.
+        lease, unknown = None, True
     completed = read_completed(output)
     steps = [record.step for record in list_steps(output.steps)]
     if attempts:
@@ -75,8 +86,11 @@ def state_of(output: OutputLayout) -> RunState:
         state, step = Reason.COMPLETED.value, int(completed["step"])
     else:
         step = max(steps, default=0)
-        if lease is not None:
-            state = "running"
+        if unknown:
+            state = "unknown"
+        elif lease is not None:
+            job = jobs.queued(lease)
+            state = job.state.lower() if job else "running"
         elif attempts:
             state = attempts[-1].reason or Reason.INTERRUPTED.value
         else:

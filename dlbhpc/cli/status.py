@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlbhpc.layout import OutputLayout
+    from dlbhpc.scheduler.submission import Jobs
 
 _COLUMNS = ("run", "state", "job", "step", "attempts", "last_end")
 
@@ -18,9 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dlbhpc.cli.runs import find_runs
     from dlbhpc.layout import Layout
+    from dlbhpc.scheduler.submission import Jobs
 
     layout = Layout.at(args.root)
-    rows = [_row(layout.root, output) for output in find_runs(layout)]
+    jobs = Jobs()
+    rows = [_row(layout.root, output, jobs) for output in find_runs(layout)]
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
@@ -34,13 +40,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(root: Path, output: Any) -> dict[str, Any]:
+def _row(root: Path, output: OutputLayout, jobs: Jobs) -> dict[str, Any]:
     from dlbhpc.cli.runs import state_of
     from dlbhpc.errors import DlbhpcError
 
     name = str(output.folder.relative_to(root))
     try:
-        state = state_of(output)
+        state = state_of(output, jobs)
     except DlbhpcError as error:
         # One damaged run must not hide the others.
         return dict.fromkeys(_COLUMNS, "-") | {"run": name, "state": f"damaged: {error}"}

@@ -60,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
         raise DlbhpcError("--json goes with --dry-run: add it, or leave --json out")
     profile = load_profile(args.cluster)
     launch = launch_of(args, profile)
-    script = render(launch, profile)
     if args.dry_run:
+        script = render(launch, profile)
         if args.json:
             print(json.dumps(dry_run_object(launch, script), indent=1))
         else:
             print(summary(launch, script))
         return 0
-    return start(launch, profile, script, follow=args.follow)
+    return start(launch, profile, follow=args.follow)
 
 
 def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
@@ -104,28 +104,19 @@ def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
 
 
 def start(
-    launch: Launch,
-    profile: Profile,
-    script: str,
-    follow: bool,
-    on_progress: OnProgress | None = None,
+    launch: Launch, profile: Profile, follow: bool, on_progress: OnProgress | None = None
 ) -> int:
     """Submit a launch; returns 0 when it was submitted, is complete, or (followed) got complete."""
     from dlbhpc.run.inputs import prepare_run
-    from dlbhpc.scheduler.submission import submit_local
+    from dlbhpc.scheduler.submission import submit
 
-    if profile.scheduler != "local":
-        raise DlbhpcError(
-            f"the profile {profile.name} needs Slurm, and submitting to it is not in this version: "
-            "--dry-run prints the batch script, --cluster local trains on this machine"
-        )
-    if launch.geometry.nodes != 1:
+    if profile.scheduler == "local" and launch.geometry.nodes != 1:
         raise DlbhpcError(
             f"the profile {profile.name} is one machine, the run wants {launch.geometry.nodes} "
             "nodes: choose --nodes 1 or another --cluster"
         )
     run = prepare_run(launch, profile.name, 60 * profile.save_every_minutes, profile.grace_seconds)
-    submitted = submit_local(run, script)
+    submitted = submit(run, profile)
     folder = launch.output.folder
     if submitted.job_id is None:
         print(f"already complete: {launch.selected_checkpoint}")

@@ -90,6 +90,8 @@ def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
     argv = attempt_argv(run.launch.argv, resume=attempt["resumed_from"] is not None)
     environment = dict(run.launch.environment)
     environment["DLBHPC_ATTEMPT_FILE"] = str(folder / "attempt.json")
+    # A port that was free on the first node when the attempt began: two jobs there do not meet.
+    environment["MASTER_PORT"] = str(attempt["master_port"])
     return _with_interpreter(argv), environment, run.launch.source
 
 
@@ -218,10 +220,18 @@ def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -
             "job_id": job.job_id,
             "restart_count": job.restart_count,
             "host": socket.gethostname(),
+            "master_port": _free_port(),
             "pid": os.getpid(),
             "time": time.time(),
         },
     )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def upstream_environment(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import submitit
@@ -28,7 +27,6 @@ from dlbhpc.scheduler.processes import (
     JOB_VARIABLE,
     RESTART_VARIABLE,
     STEP_VARIABLE,
-    TOKEN_VARIABLE,
     ProcessId,
     marked,
     send,
@@ -95,7 +93,6 @@ class LocalBatch:
         environment = os.environ | {
             JOB_VARIABLE: job_id,
             RESTART_VARIABLE: str(restart),
-            TOKEN_VARIABLE: self.token,
         }
         batch = subprocess.Popen(["bash", str(self.output.batch_script)], env=environment)
         delivered: str | None = None
@@ -123,8 +120,3 @@ def _ask_to_stop(batch: int, job_id: str) -> None:
     step = marked(STEP_VARIABLE, job_id)
     send(step, signal.SIGCONT)
     send(step, signal.SIGTERM)
-
-
-def log_path(output: OutputLayout, job_id: str) -> Path:
-    """Where submitit puts what a local job prints."""
-    return output.job / f"{job_id}_0_log.out"

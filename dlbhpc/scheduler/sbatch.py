@@ -11,6 +11,7 @@ from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import CHECKOUT, TEMPLATES
 from dlbhpc.scheduler.profile import Profile
+from dlbhpc.scheduler.queue import TAG_PREFIX
 
 # Slurm cuts a longer name in some of its displays, and %-patterns or blanks in it confuse others.
 _NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -25,7 +26,7 @@ def job_name(launch: Launch) -> str:
     return _NAME.sub("-", "-".join(parts))[:_NAME_LENGTH]
 
 
-def sbatch_options(launch: Launch, profile: Profile) -> list[str]:
+def sbatch_options(launch: Launch, profile: Profile, token: str | None = None) -> list[str]:
     """Every ``#SBATCH`` option of the job, in the order in which they are rendered.
 
     All GPUs of a node are visible to each of its tasks, since the upstreams count the devices they
@@ -48,9 +49,10 @@ def sbatch_options(launch: Launch, profile: Profile) -> list[str]:
         ("account", profile.account),
         ("qos", profile.qos),
         ("constraint", profile.constraint),
-        ("output", _quoted_path(launch.output.job / "%j.log")),
+        ("output", _quoted_path(launch.output.job / "%j_0_log.out")),
         ("open-mode", "append"),
         ("signal", f"B:USR2@{profile.grace_seconds}"),
+        ("comment", token and f"{TAG_PREFIX}{token}"),
     ]
     lines = [f"--{key}={_option(value)}" for key, value in options if value is not None]
     return [*lines, "--requeue", *profile.sbatch_lines]
@@ -61,10 +63,13 @@ def tasks_per_node(launch: Launch) -> int:
     return 1 if launch.recipe.upstream.spawns_ranks else launch.geometry.gpus_per_node
 
 
-def render(launch: Launch, profile: Profile, python: str = sys.executable) -> str:
+def render(
+    launch: Launch, profile: Profile, token: str | None = None, python: str = sys.executable
+) -> str:
     """The text of the batch script. Pure: nothing is read but the template.
 
-    The local profile runs the same text under bash: only what starts the tasks differs.
+    ``token`` is the lease that the job runs under; a dry run has none. The local profile runs the
+    same text under bash: only what starts the tasks differs.
     """
     import jinja2
 
@@ -77,7 +82,8 @@ def render(launch: Launch, profile: Profile, python: str = sys.executable) -> st
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     tasks = tasks_per_node(launch)
     return environment.get_template("sbatch.sh.j2").render(
-        options=sbatch_options(launch, profile),
+        options=sbatch_options(launch, profile, token),
+        token=token,
         title=f"{launch.recipe.name} on {launch.recipe.dataset.name}, profile {profile.name}",
         run=launch.output.folder,
         checkout=CHECKOUT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ _POLL_SECONDS = 0.05
 _KILL_WAIT_SECONDS = 30.0
 
 
-def task_environment(base: Mapping[str, str], rank: int, port: int) -> dict[str, str]:
+def task_environment(base: Mapping[str, str], rank: int) -> dict[str, str]:
     """The environment of one task on a single node, in the variables that Lightning reads."""
     environment = {
         key: value for key, value in base.items() if not key.startswith(_CLUSTER_PREFIXES)
@@ -26,18 +25,9 @@ def task_environment(base: Mapping[str, str], rank: int, port: int) -> dict[str,
         "LOCAL_RANK": str(rank),
         "NODE_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
         STEP_VARIABLE: base.get(JOB_VARIABLE, str(os.getpid())),
     }
     return environment
-
-
-def free_port() -> int:
-    """A port that is free on the loopback interface now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def spawn(argv: Sequence[str], ntasks: int) -> int:
@@ -45,10 +35,8 @@ def spawn(argv: Sequence[str], ntasks: int) -> int:
 
     Returns the first failing task's exit status (128 + N for signal N), or 0.
     """
-    port = free_port()
     tasks = [
-        subprocess.Popen(argv, env=task_environment(os.environ, rank, port))
-        for rank in range(ntasks)
+        subprocess.Popen(argv, env=task_environment(os.environ, rank)) for rank in range(ntasks)
     ]
     failed = 0
     deadline: float | None = None

@@ -3,44 +3,89 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.files import differing, write_bytes
-from dlbhpc.run.lease import Lease, acquire, read_lease
+from dlbhpc.run.lease import Lease, acquire, read_lease, rewrite
 from dlbhpc.run.record import Run, read_run, write_records
 from dlbhpc.scheduler.processes import JOB_VARIABLE, ProcessId, marked
+from dlbhpc.scheduler.profile import Profile
+from dlbhpc.scheduler.queue import QueuedJob, read_queue
+from dlbhpc.scheduler.sbatch import render
 
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_LOOKUP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that has started to run, or None when the run is complete already."""
+    """A submitted job; its id is None when the run is complete already."""
 
     job_id: str | None
     taken_over: str | None = None
 
 
-def is_alive(lease: Lease) -> bool:
-    """Whether the job of a lease may still live; one of another host counts as alive."""
-    if lease.host != socket.gethostname():
-        return True
-    if ProcessId(lease.pid, lease.pid_started).alive():
-        return True
-    return lease.job_id != "" and bool(marked(JOB_VARIABLE, lease.job_id))
+class Jobs:
+    """Which leases are alive, from one look at this machine and at most one at Slurm's queue."""
+
+    def __init__(self) -> None:
+        self._queue: dict[str, QueuedJob] | None = None
+
+    def live(self, output: OutputLayout) -> Lease | None:
+        """The lease of the job that owns the run now, if one does."""
+        lease = read_lease(output.lease)
+        if lease is None or not self.is_alive(lease):
+            return None
+        job = self.queued(lease)
+        if job is not None and not lease.job_id:
+            # Its submission was killed before it could write the job down.
+            lease = replace(lease, job_id=job.job_id)
+            rewrite(output.lease, lease)
+        return lease
+
+    def is_alive(self, lease: Lease) -> bool:
+        """Whether the job of a lease may still live; raises SlurmError when Slurm cannot tell.
+
+        A process of another host counts as alive: nobody can see it from here.
+        """
+        if lease.scheduler == "slurm" and self.queued(lease) is not None:
+            return True
+        if lease.scheduler == "slurm" and lease.job_id:
+            return False
+        if lease.host != socket.gethostname():
+            return True
+        if ProcessId(lease.pid, lease.pid_started).alive():
+            return True
+        return lease.job_id != "" and bool(marked(JOB_VARIABLE, lease.job_id))
+
+    def queued(self, lease: Lease) -> QueuedJob | None:
+        """Slurm's job of a lease, found by its id or, when that is not known, by its tag."""
+        if lease.scheduler != "slurm":
+            return None
+        if self._queue is None:
+            self._queue = read_queue()
+        if lease.job_id:
+            return self._queue.get(lease.job_id)
+        return next((job for job in self._queue.values() if job.token == lease.token), None)
 
 
 def live_lease(output: OutputLayout) -> Lease | None:
-    """The lease of the job that owns the run now, if one does."""
-    lease = read_lease(output.lease)
-    return lease if lease is not None and is_alive(lease) else None
+    """The lease of the job that owns the run at this moment, if one does."""
+    return Jobs().live(output)
+
+
+def log_path(output: OutputLayout, job_id: str) -> Path:
+    """Where submitit looks for what a job prints; the batch script names the same file."""
+    return output.job / f"{job_id}_0_log.out"
 
 
 def check_output(run: Run) -> bool:
@@ -64,45 +109,97 @@ def check_output(run: Run) -> bool:
     return False
 
 
-def submit_local(run: Run, script: str) -> Submitted:
-    """Start the run as a job of this machine; returns when the job owns the run.
+def submit(run: Run, profile: Profile) -> Submitted:
+    """Submit the run; a local job has begun to run when this returns.
 
-    Raises LeaseHeld when a live job owns it, and DlbhpcError when the job does not start.
+    Raises LeaseHeld when a live job owns the run, and DlbhpcError when the job cannot be submitted.
     """
-    from dlbhpc.scheduler.local import LocalBatch, LocalExecutor
-
     output = run.launch.output
+    if check_output(run):
+        return Submitted(None)
+    if profile.scheduler == "slurm" and shutil.which("sbatch") is None:
+        raise DlbhpcError(
+            f"the profile {profile.name} needs Slurm, and there is no sbatch on this machine: "
+            "submit from a login node of the cluster, or train here with --cluster local"
+        )
     own = ProcessId.of(os.getpid())
     assert own is not None, "a running process has an entry in /proc"
     output.folder.mkdir(parents=True, exist_ok=True)
-    lease = Lease.new("local", "", own.pid, own.started)
-    dead = acquire(output.lease, lease, is_alive)
+    lease = Lease.new(profile.scheduler, "", own.pid, own.started)
+    dead = acquire(output.lease, lease, Jobs().is_alive)
+    # Again, now that nobody else can complete it.
     if check_output(run):
         return Submitted(None)
     if not run.launch.resume:
         set_aside(output)
     output.job.mkdir(exist_ok=True)
+    script = render(run.launch, profile, lease.token)
     write_bytes(output.batch_script, script.encode())
-    output.control.unlink(missing_ok=True)
     write_records(run)
-    executor = LocalExecutor(folder=output.job)
-    job = executor.submit(LocalBatch(output, lease.token))
-    deadline = time.monotonic() + _START_SECONDS
-    while (held := read_lease(output.lease)) is not None and held.job_id != job.job_id:
-        if job.done() or time.monotonic() > deadline:
-            raise DlbhpcError(f"the local job {job.job_id} did not start: read {job.paths.stdout}")
-        time.sleep(_POLL_SECONDS)
-    return Submitted(job.job_id, dead.owner if dead and dead.job_id else None)
+    start = _start_slurm if profile.scheduler == "slurm" else _start_local
+    job_id = start(output, lease, script)
+    return Submitted(job_id, dead.owner if dead and dead.job_id else None)
+
+
+def _start_local(output: OutputLayout, lease: Lease, script: str) -> str:
+    from dlbhpc.scheduler.local import LocalBatch, LocalExecutor
+
+    output.control.unlink(missing_ok=True)
+    job = LocalExecutor(folder=output.job).submit(LocalBatch(output, lease.token))
+    job_id: str = job.job_id
+
+    def owned_by_the_job() -> bool:
+        if job.done():
+            raise DlbhpcError(f"the local job {job_id} did not start: read {job.paths.stdout}")
+        held = read_lease(output.lease)
+        return held is not None and held.job_id == job_id
+
+    if not _within(_START_SECONDS, owned_by_the_job):
+        raise DlbhpcError(f"the local job {job_id} does not start: read {job.paths.stdout}")
+    return job_id
+
+
+def _start_slurm(output: OutputLayout, lease: Lease, script: str) -> str:
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    from dlbhpc.scheduler.slurm import SlurmBatch, SlurmExecutor
+
+    try:
+        job_id: str = SlurmExecutor(output.job, script).submit(SlurmBatch(output)).job_id
+    except (FailedJobError, FailedSubmissionError) as error:
+        # The answer may have been lost although the job was made: a second one must not be.
+        found: list[QueuedJob] = []
+
+        def is_there() -> bool:
+            job = Jobs().queued(lease)
+            found.extend([job] if job else [])
+            return job is not None
+
+        if not _within(_LOOKUP_SECONDS, is_there):
+            output.lease.unlink(missing_ok=True)
+            raise DlbhpcError(f"sbatch refused the job: {error}") from error
+        job_id = found[0].job_id
+    held = read_lease(output.lease)
+    # The job may have begun, and written its own name, before we came to write it.
+    if held is not None and not held.job_id:
+        rewrite(output.lease, replace(lease, job_id=job_id))
+    return job_id
 
 
 def set_aside(output: OutputLayout) -> Path | None:
     """Start afresh (--no-resume): move what earlier attempts left away; nothing is deleted."""
     leftovers = [
         path
-        for path in (output.steps, output.checkpoints, output.attempts, output.evaluation)
+        for path in (
+            output.steps,
+            output.checkpoints,
+            output.attempts,
+            output.evaluation,
+            output.composed_config,
+            output.provenance,
+        )
         if path.exists()
     ]
-    leftovers += [path for path in (output.composed_config, output.provenance) if path.exists()]
     if not leftovers:
         return None
     number = 1
@@ -112,3 +209,12 @@ def set_aside(output: OutputLayout) -> Path | None:
     for path in leftovers:
         path.rename(aside / path.name)
     return aside
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.scheduler.processes import ProcessId
-from slurm.devcluster import accounting, daemons
+from slurm.devcluster import accounting, daemons, munge
 from slurm.devcluster.config import ClusterConfig
 from slurm.devcluster.place import (
     CONTROLLER,
@@ -29,7 +29,6 @@ from slurm.devcluster.place import (
 from slurm.devcluster.wait import wait_until
 
 _RECORD = "cluster.json"
-_KEY_BYTES = 1024
 _COMMAND_SECONDS = 120
 # A trailing mark, as in idle*, means that the controller has not heard from the node.
 _UP = re.compile("idle|mixed|allocated|completing")
@@ -174,12 +173,9 @@ class Cluster:
 
     def _start_daemons(self) -> None:
         place = self.place
-        key = place.munge / "key"
-        key.write_bytes(secrets.token_bytes(_KEY_BYTES))
-        key.chmod(0o400)
-        self._spawn("munged", _munged_command(place), place.munge_socket.is_socket)
+        munge.create_key(place)
+        self._spawn("munged", munge.munged_command(place), place.munge_socket.is_socket)
         if self.config.accounting:
-            accounting.create_database(place)
             self._spawn(
                 "mariadbd", accounting.mariadbd_command(place), place.database_socket.is_socket
             )
@@ -210,7 +206,7 @@ class Cluster:
         if running is not None and running.alive():
             raise DlbhpcError(f"{name} of the dev cluster in {self.place.folder} runs already")
         self._reap(name)
-        environment = self.env | accounting.environment(self.place)
+        environment = self.env | accounting.slurmdbd_environment(self.place)
         self._children[name] = daemons.spawn(command, environment, self._output(name))
         process = ProcessId.of(self._children[name].pid)
         if process is None:
@@ -284,15 +280,6 @@ class Cluster:
         }
         temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
         temporary.replace(path)
-
-
-def _munged_command(place: Place) -> list[str]:
-    command = [daemons.program("munged"), "--foreground"]
-    # It would refuse a folder that others cannot enter, as a temporary folder is.
-    command += ["--force", "--key-file", str(place.munge / "key")]
-    for option in ("socket", "pid-file", "log-file", "seed-file"):
-        command += [f"--{option}", str(place.munge / option)]
-    return command
 
 
 @contextmanager

@@ -28,8 +28,7 @@ _PACKAGES = {
 }
 _ACCOUNTING_PACKAGES = {
     "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
+    "mariadbd": "mariadb-server-core",
 }
 
 # Each daemon gets a host name and a hosts file of its own, so that nodes look like machines.

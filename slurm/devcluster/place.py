@@ -24,7 +24,7 @@ _JOBS_PER_CLUSTER = 1000
 _TEMPLATES = Path(__file__).parent
 _FOLDERS = ("devices", "log", "munge", "spool", "state")
 # A Unix socket's path holds at most 107 bytes; the longest below is spool/nN/nN_JOB.STEP.
-_LONGEST_FOLDER = 64
+_LONGEST_FOLDER = 72
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Place:
     @property
     def munge(self) -> Path:
         return self.folder / "munge"
+
+    @property
+    def munge_key(self) -> Path:
+        return self.munge / "key"
 
     @property
     def munge_socket(self) -> Path:

@@ -241,12 +241,14 @@ def test_a_missing_teacher_is_refused_and_names_the_way_to_get_one(
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_slurm_cannot_be_submitted_to_yet_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_without_slurm_a_slurm_profile_is_refused_with_a_way_out(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", "")
     command = ["submit", "--recipe", "reference_mdlm", "--cluster", "slurm"]
-    assert main([*command, "--root", str(tmp_path)]) == 2
-    assert "not in this version" in capsys.readouterr().err
+    assert main([*command, "--root", str(root)]) == 2
+    assert "--cluster local" in capsys.readouterr().err
+    assert not (root / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("command", ["logs", "preempt", "cancel", "report"])

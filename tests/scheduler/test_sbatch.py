@@ -57,7 +57,7 @@ def test_every_option_of_a_two_node_run(two_nodes: Launch) -> None:
         "--partition=gpu",
         '--account="my account"',
         '--constraint="a&b"',
-        f"--output={two_nodes.output.job}/%j.log",
+        f"--output={two_nodes.output.job}/%j_0_log.out",
         "--open-mode=append",
         "--signal=B:USR2@120",
         "--requeue",

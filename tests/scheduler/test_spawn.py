@@ -20,20 +20,19 @@ def python(code: str) -> list[str]:
 
 def test_each_task_gets_its_rank_and_all_the_same_address(tmp_path: Path) -> None:
     code = f"""
-names = ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+names = ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR")
 text = " ".join(os.environ[name] for name in names)
 pathlib.Path({str(tmp_path)!r}, os.environ["LOCAL_RANK"]).write_text(text)
 """
     assert spawn(python(code), 3) == 0
     told = [path.read_text().split() for path in sorted(tmp_path.iterdir())]
     assert [rank for rank, *_ in told] == ["0", "1", "2"]
-    assert {(node, address) for _, node, address, _ in told} == {("0", "127.0.0.1")}
-    assert len({port for *_, port in told}) == 1
+    assert {(node, address) for _, node, address in told} == {("0", "127.0.0.1")}
 
 
 def test_what_a_surrounding_allocation_set_does_not_reach_the_tasks() -> None:
     base = {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3", "PMI_RANK": "1", "PATH": "/bin"}
-    environment = task_environment({**base, JOB_VARIABLE: "77"}, rank=1, port=5)
+    environment = task_environment({**base, JOB_VARIABLE: "77"}, rank=1)
     assert not [name for name in environment if name.startswith(("SLURM", "PMI"))]
     assert environment["PATH"] == "/bin"
     assert environment[STEP_VARIABLE] == "77"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,9 +16,8 @@ StartCluster = Callable[..., Cluster]
 
 
 @pytest.fixture(scope="session")
-def worker_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    _skip_unless_possible(ClusterConfig())
-    cluster = Cluster.start(tmp_path_factory.mktemp("slurm"))
+def worker_cluster() -> Iterator[Cluster]:
+    cluster = _start(ClusterConfig())
     yield cluster
     cluster.stop()
 
@@ -30,16 +30,13 @@ def cluster(worker_cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCluster]:
+def start_cluster() -> Iterator[StartCluster]:
     """Start a cluster with settings of its own: start_cluster(nodes=2, …)."""
     started = []
 
     def start(**settings: int | bool) -> Cluster:
-        config = ClusterConfig(**settings)
-        _skip_unless_possible(config)
-        cluster = Cluster.start(tmp_path_factory.mktemp("slurm"), config)
-        started.append(cluster)
-        return cluster
+        started.append(_start(ClusterConfig(**settings)))
+        return started[-1]
 
     yield start
     for cluster in started:
@@ -60,7 +57,15 @@ def submit(tmp_path: Path) -> Callable[..., str]:
     return sbatch
 
 
-def _skip_unless_possible(config: ClusterConfig) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of sockets, as tmp_path does not."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        yield Path(folder)
+
+
+def _start(config: ClusterConfig) -> Cluster:
     unmet = unmet_requirement(config)
     if unmet is not None:
         pytest.skip(unmet)
+    return Cluster.start(Path(tempfile.mkdtemp(prefix="slurm-")), config)

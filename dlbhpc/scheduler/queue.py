@@ -1,0 +1,113 @@
+"""Slurm's own commands: the queue in one look, requeue, cancel, signal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dlbhpc.errors import DlbhpcError
+
+TAG_PREFIX = "dlbhpc:"
+"""A job's comment is this and its lease's token: an orphan is found by it."""
+
+_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+_INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_")
+_FIELDS = "%i|%T|%r|%k"
+
+
+class SlurmError(DlbhpcError):
+    """A command of Slurm's failed, so that nothing is known."""
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """One job that Slurm still has in its queue: waiting, held, running, or about to end."""
+
+    job_id: str
+    state: str
+    reason: str
+    comment: str
+
+    @property
+    def token(self) -> str | None:
+        prefix, tag = self.comment[: len(TAG_PREFIX)], self.comment[len(TAG_PREFIX) :]
+        return tag if prefix == TAG_PREFIX else None
+
+
+def slurm_command(*argv: str) -> str:
+    """Run a command of Slurm's; returns its output, raises SlurmError with its own words."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError as error:
+        raise SlurmError(f"{argv[0]} is not installed here: Slurm's commands are needed") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{argv[0]} did not answer within a minute: try again later") from error
+    if done.returncode != 0:
+        words = done.stderr.strip() or done.stdout.strip()
+        raise SlurmError(f"{argv[0]} failed (exit status {done.returncode}): {words}")
+    return done.stdout
+
+
+def read_queue() -> dict[str, QueuedJob]:
+    """The user's jobs in the queue by their id, with one call of squeue."""
+    lines = slurm_command("squeue", "--me", "--noheader", f"--format={_FIELDS}").splitlines()
+    return {job.job_id: job for job in parse_queue(lines)}
+
+
+def parse_queue(lines: Iterable[str]) -> list[QueuedJob]:
+    """The jobs in what squeue printed; a line that is no job (a warning) is passed over."""
+    jobs = []
+    for line in lines:
+        parts = line.split("|", 3)
+        if len(parts) == 4 and _JOB_ID.fullmatch(parts[0]):
+            jobs.append(QueuedJob(*(part.strip() for part in parts)))
+    return jobs
+
+
+def requeue(job_id: str) -> str:
+    """Put a running job back into the queue; returns a sentence that says how it went.
+
+    Raises SlurmError when it is not going to run again.
+    """
+    try:
+        slurm_command("scontrol", "requeue", _checked(job_id))
+    except SlurmError as error:
+        # Slurm's own preemption may have been faster.
+        if "pending execution" in str(error):
+            return f"Slurm has requeued job {job_id} already"
+        raise
+    return f"job {job_id} is requeued"
+
+
+def cancel(job_id: str) -> None:
+    """End a job; its tasks get TERM and then, after KillWait, KILL."""
+    slurm_command("scancel", _checked(job_id))
+
+
+def ask_to_stop(job_id: str) -> None:
+    """Ask a job to save and leave, as a preemption would: USR2 to its batch shell."""
+    slurm_command("scancel", "--batch", "--signal=USR2", _checked(job_id))
+
+
+def own_job_id(environment: Mapping[str, str]) -> str | None:
+    """The job that this process belongs to; an element of an array by both numbers.
+
+    The bare id of an array names all of its elements.
+    """
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID")
+
+
+def input_variables() -> list[str]:
+    """Variables that would silently change what sbatch does: those of a surrounding allocation."""
+    kept = {"SLURM_CONF"}
+    return sorted(key for key in os.environ if key.startswith(_INPUT_PREFIXES) and key not in kept)
+
+
+def _checked(job_id: str) -> str:
+    if not _JOB_ID.fullmatch(job_id):
+        raise SlurmError(f"{job_id!r} is no Slurm job id")
+    return job_id
