@@ -9,7 +9,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 OLD_LIGHTNINGS := 2.2.1 2.4.0
 OLD_LIGHTNING_FOLDERS := $(OLD_LIGHTNINGS:%=.cache/lightning-%)
 
-.PHONY: help setup demo test lint format bench lock clean
+# Where `make cluster-up` puts the dev cluster's files.
+CLUSTER ?= .devcluster
+
+.PHONY: help setup demo test lint format bench lock clean cluster-up cluster-down
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -44,6 +47,12 @@ lint: $(VENV)/.installed-dev  ## ruff and mypy
 format: $(VENV)/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+cluster-up: $(VENV)/.installed  ## start a real Slurm of four nodes here (root; Debian's slurm-wlm and munge)
+	@$(BIN)/python slurm/devcluster up $(CLUSTER)
+
+cluster-down: $(VENV)/.installed  ## end it and everything that runs on it
+	@$(BIN)/python slurm/devcluster down $(CLUSTER)
 
 bench: $(VENV)/.installed-dev  ## print the ratios behind the promises about speed
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

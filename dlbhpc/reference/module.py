@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -99,12 +98,6 @@ class MaskedDiffusion(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ema"] = self.ema.state_dict()
-        checkpoint["threads"] = torch.get_num_threads()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.ema.load_state_dict(checkpoint["ema"])
-        if checkpoint["threads"] != torch.get_num_threads():
-            rank_zero_warn(
-                f"this run used {checkpoint['threads']} threads before and has "
-                f"{torch.get_num_threads()} now: sums may differ in their last bits"
-            )

@@ -27,7 +27,7 @@ def train(config: DictConfig) -> None:
     """
     if config.mode != "train":
         raise DlbhpcError(f"mode is {config.mode!r}, the reference has mode=train only")
-    make_reproducible(config.seed)
+    make_reproducible(config.seed, config.threads)
     folder = Path(config.data.cache_dir)
     train_blocks = Blocks(folder, "train", config.model.length)
     plan = plan_from(config, len(train_blocks))
@@ -90,12 +90,13 @@ def plan_from(config: DictConfig, samples: int) -> EpochPlan:
     return plan
 
 
-def make_reproducible(seed: int) -> None:
-    """Seed all ranks alike (they draw whole global batches) and refuse unordered sums."""
+def make_reproducible(seed: int, threads: int) -> None:
+    """Seed all ranks alike (they draw whole global batches) and fix the order of sums."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # else Lightning sets another number later
+    torch.set_num_threads(threads)
     pl.seed_everything(seed)
     torch.use_deterministic_algorithms(True)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads a process", flush=True)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

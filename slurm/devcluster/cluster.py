@@ -164,6 +164,9 @@ class Cluster:
             if node in dead:
                 self._spawn_slurmd(node)
         wait_until(lambda: not self.run("squeue", "--noheader").strip(), "the job queue to empty")
+        drained = [node for node, state in self.node_states().items() if state.startswith("drain")]
+        if drained:
+            self.run("scontrol", "update", f"nodename={','.join(drained)}", "state=resume")
         self._await_nodes(self.config.node_names)
 
     def stop(self) -> None:

@@ -137,6 +137,8 @@ def _ports(block: int) -> range:
 
 def _is_taken(port: int) -> bool:
     with socket.socket() as probe:
+        # As the daemons do, so that connections of an ended cluster do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_ADDRESS, port))
         except OSError as error:

@@ -48,7 +48,11 @@ def test_interrupted_run_ends_like_the_uninterrupted_one(
 
     assert [step for step, _ in broken.losses()] == [1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert set(broken.losses()) == set(whole.losses())
-    assert differences(broken.final_state(), whole.final_state()) == []
+    ours, theirs = broken.final_state(), whole.final_state()
+    for state in (ours, theirs):
+        assert {"state_dict", "optimizer_states", "lr_schedulers", "ema", "dlbhpc"} <= state.keys()
+        del state["loops"]  # some versions of Lightning count restarts here
+    assert differences(ours, theirs) == []
     assert broken.evaluation(STEPS) == whole.evaluation(STEPS)
 
 

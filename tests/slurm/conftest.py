@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def start_cluster() -> Iterator[StartCluster]:
     """Start a cluster with settings of its own: start_cluster(nodes=2, …)."""
     started = []
 
-    def start(**settings: int | bool) -> Cluster:
+    def start(**settings: Any) -> Cluster:
         started.append(_start(ClusterConfig(**settings)))
         return started[-1]
 

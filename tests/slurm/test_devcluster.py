@@ -193,6 +193,7 @@ def test_reset_mends_whatever_a_test_has_broken(
     broken = submit(cluster, "trap '' TERM; srun sleep 1000", *ALL_GPUS_OF_TWO_NODES)
     await_state(cluster, broken, "RUNNING")
     submit(cluster, "true", "--hold")
+    cluster.run("scontrol", "update", "nodename=n3", "state=drain", "reason=test")
     cluster.kill_slurmd("n1")
     cluster.kill_controller()
     cluster.reset()

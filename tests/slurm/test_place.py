@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlbhpc.errors import DlbhpcError
-from slurm.devcluster import daemons
+from slurm.devcluster import daemons, place
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.config import ClusterConfig
 from slurm.devcluster.place import Place, check_folder, choose_block, write_files
@@ -32,7 +34,7 @@ def test_missing_programs_are_named_with_their_debian_packages(
 
 
 def test_other_users_than_root_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemons.shutil, "which", lambda name, path: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name, path: f"/usr/bin/{name}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "root only" in str(daemons.unmet_requirement(ClusterConfig()))
 
@@ -53,7 +55,7 @@ def test_folder_that_cannot_hold_a_cluster_is_refused(folder: str, reason: str) 
 
 
 @pytest.mark.parametrize("setting", [{"nodes": 0}, {"nodes": 61}, {"gpus_per_node": 0}])
-def test_impossible_sizes_are_refused(setting: dict[str, int]) -> None:
+def test_impossible_sizes_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(DlbhpcError):
         ClusterConfig(**setting)
 
@@ -63,11 +65,11 @@ def test_folder_without_a_cluster_has_none_to_load(tmp_path: Path) -> None:
         Cluster.load(tmp_path)
 
 
-def test_block_with_a_taken_port_is_passed_over(tmp_path: Path) -> None:
-    block = choose_block()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", Place(tmp_path, "dev", block).node_port(3)))
-        assert choose_block() > block
+def test_block_with_a_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(place, "_FIRST_PORT", taken.getsockname()[1] - 3)
+        monkeypatch.setattr(place, "_LAST_PORT", 65_535)
+        assert choose_block() > 0
 
 
 def test_clusters_share_neither_ports_nor_job_ids(tmp_path: Path) -> None:
@@ -78,18 +80,18 @@ def test_clusters_share_neither_ports_nor_job_ids(tmp_path: Path) -> None:
 
 
 def test_configuration_names_one_device_for_each_gpu(tmp_path: Path) -> None:
-    place = Place(tmp_path / "c", "dev", 0)
-    write_files(place, ClusterConfig(nodes=2, gpus_per_node=3))
-    assert [p.name for p in sorted((place.folder / "devices").iterdir())] == [
+    home = Place(tmp_path / "c", "dev", 0)
+    write_files(home, ClusterConfig(nodes=2, gpus_per_node=3))
+    assert [p.name for p in sorted((home.folder / "devices").iterdir())] == [
         "gpu0",
         "gpu1",
         "gpu2",
     ]
-    assert (place.folder / "gres.conf").read_text().endswith("/devices/gpu[0-2]\n")
-    nodes = [line for line in place.slurm_conf.read_text().splitlines() if "NodeName" in line]
+    assert (home.folder / "gres.conf").read_text().endswith("/devices/gpu[0-2]\n")
+    nodes = [line for line in home.slurm_conf.read_text().splitlines() if "NodeName" in line]
     assert [line.split()[0] for line in nodes] == ["NodeName=n1", "NodeName=n2"]
     assert all("Gres=gpu:3" in line for line in nodes)
-    assert not (place.folder / "slurmdbd.conf").exists()
+    assert not (home.folder / "slurmdbd.conf").exists()
 
 
 def test_waiting_in_vain_says_for_what() -> None:
