@@ -1,11 +1,12 @@
-"""Fixtures of the whole suite: a project root with a small prepared dataset, and a launch in it."""
+"""Fixtures of the whole suite: project roots, real and make-believe, and launches in them."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from dlbhpc.command import Launch, Request, plan_launch
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.record import Run
+from tests.project import Project
 
 SAMPLES = 100
 
@@ -64,3 +66,34 @@ def write_checkpoint() -> Callable[[Path, Any], bytes]:
         return path.read_bytes()
 
     return write
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled dataset, prepared once."""
+    from dlbhpc.data import prepare_pydoc
+
+    root = tmp_path_factory.mktemp("prepared")
+    prepare_pydoc(root)
+    return root
+
+
+@pytest.fixture
+def new_project(prepared: Path, tmp_path: Path) -> Iterator[Callable[..., Project]]:
+    """Makes project roots with the prepared data in them; their jobs are gone afterwards."""
+    projects: list[Project] = []
+
+    def make(name: str, **options: Any) -> Project:
+        shutil.copytree(prepared / "data", tmp_path / name / "data")
+        projects.append(Project(tmp_path / name, **options))
+        return projects[-1]
+
+    yield make
+    for project in projects:
+        project.kill_everything()
+
+
+@pytest.fixture
+def project(new_project: Callable[..., Project]) -> Project:
+    """One such root, for jobs of this machine."""
+    return new_project("project")

@@ -170,7 +170,7 @@ class StepCallback(Callback):
         step = self._step
         stop, is_late = self._agree(self._request(), self._is_late())
         reason = self._reason_to_save(step, stop, is_late, validates)
-        if reason is not None and step > self._published:
+        if reason is not None:
             self._save(trainer, pl_module, reason)
         if self._is_writer and self._progress.is_due(step):
             self._progress.write(step, trainer.current_epoch, _loss(trainer, outputs))
@@ -209,7 +209,7 @@ class StepCallback(Callback):
         usual = strategy.checkpoint_io
         strategy.checkpoint_io = writer
         try:
-            trainer.save_checkpoint(self.context.steps_dir / "unused")
+            trainer.save_checkpoint(self.context.steps_dir / "unused", weights_only=False)
         finally:
             strategy.checkpoint_io = usual
         outcome = Outcome(self._agree(writer.outcome)[0])
@@ -238,7 +238,8 @@ class StepCallback(Callback):
             self._say(f"a newer attempt owns this run: {error}")
             raise SystemExit(FENCED)
         if outcome is Outcome.FAILED:
-            raise RuntimeError(f"rank 0 could not save step {self._step}: {error}") from error
+            why = error if error is not None else "see its log"
+            raise RuntimeError(f"rank 0 could not save step {self._step}: {why}") from error
         self._failures += 1
         self._say(f"step {self._step} could not be saved ({self._failures} in a row): {error}")
         if reason in ("stop", "final") or self._failures >= FAILURES_BEFORE_LEAVING:

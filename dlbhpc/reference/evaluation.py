@@ -28,12 +28,14 @@ from dlbhpc.reference.sampler import share
 class EvaluationConfig:
     """How to evaluate.
 
-    ``global_batch`` samples at a time over all ranks, the split ``repeats`` times with other
-    masks; a text is sampled in ``sampling_steps``.
+    Random numbers are drawn for ``global_batch`` samples, the ranks share them and process up to
+    ``batch`` at a time; the split is covered ``repeats`` times with other masks. A text is
+    sampled in ``sampling_steps``.
     """
 
     seed: int
     global_batch: int
+    batch: int
     repeats: int
     sampling_steps: int
 
@@ -116,13 +118,14 @@ def validation_nll(
     for first in [*batches] * config.repeats:
         size = min(config.global_batch, len(blocks) - first)
         corruption = counted_corruption(size, blocks.length, generator)
-        start, stop = share(size, world, rank)
-        if start == stop:
-            continue
-        batch = blocks.__getitems__(list(range(first + start, first + stop)))
-        tokens, real = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-        losses = token_losses(model, tokens, corruption.rows(start, stop).to(device), mask_token)
-        totals += torch.stack([(losses * real).sum(), real.sum()]).double().cpu()
+        begin, end = share(size, world, rank)
+        for start in range(begin, end, config.batch):
+            stop = min(start + config.batch, end)
+            rows = blocks.__getitems__(list(range(first + start, first + stop)))
+            tokens, real = rows["input_ids"].to(device), rows["attention_mask"].to(device)
+            part = corruption.rows(start, stop).to(device)
+            losses = token_losses(model, tokens, part, mask_token)
+            totals += torch.stack([(losses * real).sum(), real.sum()]).double().cpu()
     if world > 1:
         totals = totals.to(device)
         torch.distributed.all_reduce(totals)

@@ -76,11 +76,13 @@ class EpochSampler(Sampler[list[int]]):
         return self.plan.steps * self.plan.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
-        # The position is used up when the iterator is made, not when it is first asked.
+        # A generator: the position is used up when the first batch is asked for, since a loader
+        # with workers makes two iterators and asks the second.
         start, self._start = self._start, 0
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.plan.samples, generator=generator).tolist()
-        return (self._samples(order, index) for index in range(start, len(self)))
+        for index in range(start, len(self)):
+            yield self._samples(order, index)
 
     def _samples(self, order: list[int], index: int) -> list[int]:
         part = micro_batch(self.plan, self.rank, index)

@@ -39,6 +39,7 @@ def train(config: DictConfig) -> None:
         EvaluationConfig(
             seed=config.eval.seed,
             global_batch=config.loader.eval_global_batch_size,
+            batch=config.loader.eval_batch_size,
             repeats=config.eval.repeats,
             sampling_steps=config.eval.sampling_steps,
         ),

@@ -103,7 +103,8 @@ class LocalBatch:
                 delivered = request.action
                 if delivered == control.CANCEL:
                     control.mark_cancelled(self.output.job, job_id)
-                _ask_to_stop(batch.pid, job_id)
+                if request.grace_seconds > 0:
+                    _ask_to_stop(batch.pid, job_id)
                 kill_at = time.monotonic() + request.grace_seconds
             if kill_at is not None and time.monotonic() > kill_at:
                 send(marked(JOB_VARIABLE, job_id), signal.SIGKILL)

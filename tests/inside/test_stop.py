@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dlbhpc.exit_status import REQUEUE
@@ -80,6 +82,14 @@ def test_a_stop_at_the_last_rank_ends_a_validation_of_unequal_lengths(toy):
     run = toy(devices=2, validate_every=4)
     assert run.attempt(**signal_at("validation", 4, ranks=[1])) == [REQUEUE] * 2, run.logs
     assert run.steps() == [4]
+
+
+def test_lightning_does_not_get_the_signals(toy):
+    run = toy(samples=4)
+    assert run.attempt() == [0], run.logs
+    owners = json.loads((run.output / "owners.json").read_text())
+    latch = "dlbhpc.inside.latch"
+    assert owners == {"SIGTERM": latch, "SIGUSR1": "signal", "SIGUSR2": latch}
 
 
 def test_a_module_that_takes_the_signals_loses_them_after_one_step(toy):

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlbhpc.run.completion import read_completed
-from dlbhpc.run.history import read_attempts, read_events
-from tests.life.conftest import Project, eventually
+from dlbhpc.run.history import read_attempts
+from dlbhpc.scheduler.processes import send
+from tests.project import Project, eventually, identical
 
 pytestmark = pytest.mark.slow
-torch = pytest.importorskip("torch", reason="trains a real model")
-
-
-def state_of(project: Project) -> dict[str, Any]:
-    """Everything that the optimizer's last step left: weights, optimizer, EMA."""
-    content = torch.load(project.output.folder / "model.ckpt", weights_only=False)
-    return {key: content[key] for key in ("state_dict", "optimizer_states", "ema", "global_step")}
-
-
-def identical(one: Any, other: Any) -> bool:
-    """Bit for bit, however deep."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(identical(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(identical, one, other))
-    return bool(one == other)
+KILLS = 20
+pytest.importorskip("torch", reason="trains a real model")
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +32,14 @@ def uninterrupted(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     project = Project(root)
     done = project.submit("--follow")
     assert done.returncode == 0, done.stdout + done.stderr
-    return state_of(project)
+    return project.state()
 
 
 def test_a_preempted_run_requeues_and_ends_with_the_same_bits(
     project: Project, uninterrupted: Any
 ) -> None:
     project.start()
-    eventually(lambda: project.progress(1) >= 3, "step 3 is made")
+    project.freeze_at(attempt=1, step=1)
     asked = project.dlbhpc("preempt", str(project.output.folder))
     assert asked.returncode == 0, asked.stderr
     project.wait_for_end()
@@ -61,7 +48,7 @@ def test_a_preempted_run_requeues_and_ends_with_the_same_bits(
     assert [attempt["end"] for attempt in report["attempts"]] == ["preempted", "completed"]
     assert report["attempts"][1]["from_step"] == report["attempts"][0]["to_step"] > 0
     assert report["steps_repeated"] == 0
-    assert identical(state_of(project), uninterrupted)
+    assert identical(project.state(), uninterrupted)
 
 
 def test_a_finished_run_is_skipped_and_another_identity_is_refused(project: Project) -> None:
@@ -94,7 +81,7 @@ def test_a_second_submission_is_refused_while_the_job_lives(project: Project) ->
 
 def test_a_cancelled_run_is_not_requeued_and_a_new_submission_goes_on(project: Project) -> None:
     project.start()
-    eventually(lambda: project.progress(1) >= 2, "step 2 is made")
+    project.freeze_at(attempt=1, step=1)
     assert project.dlbhpc("cancel", str(project.output.folder)).returncode == 0
     project.wait_for_end()
     report = project.report()
@@ -108,7 +95,7 @@ def test_a_cancelled_run_is_not_requeued_and_a_new_submission_goes_on(project: P
 
 def test_without_grace_the_newest_step_directory_is_used(project: Project) -> None:
     project.start()
-    eventually(lambda: (project.output.steps / "step-00000005").exists(), "a milestone is there")
+    project.freeze_at(attempt=1, step=5)
     assert project.dlbhpc("preempt", str(project.output.folder), "--grace", "0").returncode == 0
     eventually(lambda: project.output.attempt(2).exists(), "the job is requeued")
     project.wait_for_end()
@@ -119,33 +106,38 @@ def test_without_grace_the_newest_step_directory_is_used(project: Project) -> No
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_bits(
-    project: Project, uninterrupted: Any
+    new_project: Callable[..., Project],
 ) -> None:
     """SIGKILL to the whole tree at 20 random moments, and a new submission after each."""
+    sizes = "steps=300,milestone=5"
+    straight, killed = new_project("straight"), new_project("killed")
+    assert straight.submit("--follow", sizes=sizes).returncode == 0
     chance = random.Random()
     kills = 0
-    while kills < 20 and read_completed(project.output) is None:
-        project.start()
-        attempt = len(list(project.output.attempts.glob("*")))
-        # Moments from the first second of an attempt to well into its training.
-        if chance.random() < 0.7:
-            eventually(
-                lambda seen=attempt: project.progress(seen + 1) or not project.processes(),
-                "the attempt trains",
-            )
-            time.sleep(chance.uniform(0, 0.3))
+    while kills < KILLS:
+        killed.start(sizes=sizes)
+        attempt = len(list(killed.output.attempts.glob("*"))) + 1
+        # Two of three moments lie in the training and in its saves, the others anywhere before.
+        if chance.random() < 0.67:
+            eventually(lambda number=attempt: killed.progress(number), "the attempt trains")
+            time.sleep(chance.uniform(0, 0.2))
         else:
             time.sleep(chance.uniform(0, 4))
-        project.kill_everything()
+        killed.kill_everything()
+        if read_completed(killed.output) is not None:
+            break
         kills += 1
-    assert project.submit("--follow").returncode == 0
-    assert kills >= 3, "the run was over before it was killed"
-    assert identical(state_of(project), uninterrupted)
+    assert kills == KILLS, "the run was over before it was killed often enough"
+    assert killed.submit("--follow", sizes=sizes).returncode == 0
+    assert identical(killed.state(), straight.state())
+    steps = [item.resumed_from for item in read_attempts(killed.output)]
+    assert steps == sorted(steps), "an attempt went back behind an earlier one"
+    assert steps[-1] > 0, "no attempt went on from another's step"
 
 
 def test_no_resume_starts_afresh_and_keeps_what_was_there(project: Project) -> None:
     project.start()
-    eventually(lambda: (project.output.steps / "step-00000005").exists(), "a milestone is there")
+    project.freeze_at(attempt=1, step=5)
     project.kill_everything()
     assert project.submit("--no-resume", "--follow").returncode == 0
     (attempt,) = read_attempts(project.output)
@@ -154,24 +146,12 @@ def test_no_resume_starts_afresh_and_keeps_what_was_there(project: Project) -> N
     assert (aside / "steps" / "step-00000005" / "COMPLETE.json").is_file()
 
 
-def test_a_crash_of_the_training_is_not_requeued_and_keeps_its_status(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_crash_of_the_training_is_not_requeued_and_keeps_its_status(project: Project) -> None:
     project.start()
-    eventually(lambda: project.progress(1) >= 1, "the training runs")
-    events = read_events(project.output.attempt(1))
-    assert events[0]["event"] == "start"
-    import os
-    import signal
-
-    from dlbhpc.scheduler.processes import STEP_VARIABLE, marked
-    from dlbhpc.scheduler.submission import live_lease
-
-    lease = live_lease(project.output)
-    assert lease is not None
-    for pid in marked(STEP_VARIABLE, lease.job_id):
-        os.kill(pid, signal.SIGSEGV)
+    project.freeze_at(attempt=1, step=1)
+    training = project.training(1)
+    send(training, signal.SIGSEGV)
+    send(training, signal.SIGCONT)
     project.wait_for_end()
     (attempt,) = read_attempts(project.output)
     assert (attempt.reason, attempt.status) == ("upstream failed", 128 + signal.SIGSEGV)

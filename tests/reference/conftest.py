@@ -115,7 +115,13 @@ class ReferenceRun:
     """One run of main.py in one folder; every :meth:`attempt` continues it."""
 
     def __init__(
-        self, output: Path, processed: Path, zygote: Zygote, world: int = 1, accumulation: int = 1
+        self,
+        output: Path,
+        processed: Path,
+        zygote: Zygote,
+        world: int = 1,
+        accumulation: int = 1,
+        workers: int = 0,
     ) -> None:
         self.output = output
         self.world = world
@@ -131,6 +137,7 @@ class ReferenceRun:
             f"data.cache_dir={processed}",
             f"loader.batch_size={batch}",
             f"loader.eval_batch_size={batch}",
+            f"loader.num_workers={workers}",
             f"trainer.devices={world}",
             f"trainer.accumulate_grad_batches={accumulation}",
             f"hydra.run.dir={output}",
@@ -235,9 +242,9 @@ class ReferenceRun:
 
 @pytest.fixture
 def make_run(tmp_path: Path, processed: Path, zygote: Zygote) -> Any:
-    """Makes a run by name, world and accumulation."""
+    """Makes a run by name, world, accumulation and data loader workers."""
 
-    def make(name: str, world: int = 1, accumulation: int = 1) -> ReferenceRun:
-        return ReferenceRun(tmp_path / name, processed, zygote, world, accumulation)
+    def make(name: str, *sizes: int) -> ReferenceRun:
+        return ReferenceRun(tmp_path / name, processed, zygote, *sizes)
 
     return make

@@ -31,15 +31,17 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "accumulation"), [(1, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("world", "accumulation", "workers"), [(1, 1, 0), (1, 1, 2), (2, 2, 0), (4, 1, 0)]
+)
 def test_interrupted_run_ends_like_the_uninterrupted_one(
-    make_run: Any, world: int, accumulation: int
+    make_run: Any, world: int, accumulation: int, workers: int
 ) -> None:
-    whole = make_run("whole", world, accumulation)
+    whole = make_run("whole", world, accumulation, workers)
     assert whole.attempt() == [0] * world, whole.log
     assert [step for step, _ in whole.losses()] == list(range(1, STEPS + 1))
 
-    broken = make_run("broken", world, accumulation)
+    broken = make_run("broken", world, accumulation, workers)
     assert broken.attempt(signal_at=("SIGTERM", 1)) == [REQUEUE] * world, broken.log
     # Killed two steps after the milestone at step 3: these are trained again.
     assert broken.attempt(signal_at=("SIGKILL", 5))[0] == -signal.SIGKILL, broken.log

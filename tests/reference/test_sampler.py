@@ -79,6 +79,14 @@ def test_resuming_continues_the_epoch_and_the_next_one_starts_anew(
     assert len(sampler) == len(whole)
 
 
+def test_position_outlives_an_iterator_that_nobody_asks() -> None:
+    sampler = EpochSampler(epoch_plan(40, 1, 8), 0, seed=1)
+    whole = list(sampler)
+    sampler.resume_at(3)
+    iter(sampler)
+    assert list(sampler) == whole[3:]
+
+
 def test_order_depends_on_seed_and_epoch() -> None:
     plan = epoch_plan(40, 1, 8)
 

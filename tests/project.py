@@ -1,4 +1,4 @@
-"""Whole runs on this machine: real submissions of the bundled recipe at trial size."""
+"""Whole runs: real submissions of the bundled recipe at trial size, as the tests see them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dlbhpc.layout import CHECKOUT, Layout, OutputLayout
+from dlbhpc.run.history import read_events, read_progress
+from dlbhpc.scheduler.processes import marked, send
 from dlbhpc.scheduler.submission import live_lease
 
 DEADLINE_SECONDS = 240
@@ -34,6 +34,7 @@ class Project:
     """A project root with prepared data, and the command line on it."""
 
     root: Path
+    cluster: str = "local"
 
     @property
     def output(self) -> OutputLayout:
@@ -50,7 +51,7 @@ class Project:
         )
 
     def submit(self, *flags: str, sizes: str = "steps=20") -> subprocess.CompletedProcess[str]:
-        trial = ["--recipe", "reference_mdlm", f"--trial={sizes}", "--cluster", "local"]
+        trial = ["--recipe", "reference_mdlm", f"--trial={sizes}", "--cluster", self.cluster]
         return self.dlbhpc("submit", *trial, *flags)
 
     def start(self, *flags: str, sizes: str = "steps=20") -> None:
@@ -73,6 +74,18 @@ class Project:
                     found.append(int(folder.name))
         return found
 
+    def training(self, attempt: int) -> list[int]:
+        """The training processes of one attempt."""
+        return marked("DLBHPC_ATTEMPT_FILE", str(self.output.attempt(attempt) / "attempt.json"))
+
+    def freeze_at(self, attempt: int, step: int) -> None:
+        """Stop the training as soon as it made this step, for what must come before its end.
+
+        What asks it to stop (as Slurm does) or kills it continues it first.
+        """
+        eventually(lambda: self.progress(attempt) >= step, f"step {step} is made")
+        send(self.training(attempt), signal.SIGSTOP)
+
     def kill_everything(self) -> None:
         """SIGKILL to the whole tree, as when the machine goes down."""
         while pids := self.processes():
@@ -83,16 +96,14 @@ class Project:
                     pass
 
     def wait_for_end(self) -> None:
+        """Until no job owns the run any more."""
         eventually(lambda: live_lease(self.output) is None, "the job has ended")
 
     def progress(self, attempt: int) -> int:
-        """The step that an attempt has reached; 0 before its first."""
-        try:
-            path = self.output.attempt(attempt) / "progress.json"
-            step: int = json.loads(path.read_text())["step"]
-        except FileNotFoundError:
-            return 0
-        return step
+        """The step that an attempt has told or published; 0 before its first."""
+        folder = self.output.attempt(attempt)
+        events = (event.get("step", 0) for event in read_events(folder))
+        return max(read_progress(folder).get("step", 0), *events, 0)
 
     def report(self) -> dict[str, Any]:
         done = self.dlbhpc("report", str(self.output.folder), "--json")
@@ -100,34 +111,23 @@ class Project:
         report: dict[str, Any] = json.loads(done.stdout)
         return report
 
+    def state(self) -> dict[str, Any]:
+        """Everything that the last optimizer step left: weights, optimizer, EMA."""
+        import torch
 
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled dataset, prepared once."""
-    from dlbhpc.data import prepare_pydoc
-
-    root = tmp_path_factory.mktemp("prepared")
-    prepare_pydoc(root)
-    return root
+        content = torch.load(self.output.folder / "model.ckpt", weights_only=False)
+        kept = ("state_dict", "optimizer_states", "ema", "global_step")
+        return {key: content[key] for key in kept}
 
 
-@pytest.fixture
-def new_project(prepared: Path, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
-    """Makes project roots with the prepared data in them; their jobs are gone afterwards."""
-    import shutil
+def identical(one: Any, other: Any) -> bool:
+    """Bit for bit, however deep."""
+    import torch
 
-    projects: list[Project] = []
-
-    def make(name: str) -> Project:
-        shutil.copytree(prepared / "data", tmp_path / name / "data")
-        projects.append(Project(tmp_path / name))
-        return projects[-1]
-
-    yield make
-    for project in projects:
-        project.kill_everything()
-
-
-@pytest.fixture
-def project(new_project: Callable[[str], Project]) -> Project:
-    return new_project("project")
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(identical(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(identical, one, other))
+    return bool(one == other)
