@@ -11,14 +11,20 @@ from typing import Any
 
 
 class EventLog:
-    """Appends one JSON object a line. Telling must not end a training: failures are swallowed."""
+    """Appends one JSON object a line. Telling must not end a training: failures are swallowed.
+
+    While ``silent``, nothing is told: one rank speaks for all.
+    """
 
     def __init__(self, path: Path, attempt: int) -> None:
         self._path = path
         self._attempt = attempt
+        self.silent = False
 
     def write(self, event: str, **fields: Any) -> None:
         """Add one event with its time (seconds since the epoch) and the attempt's number."""
+        if self.silent:
+            return
         entry = {"event": event, "time": time.time(), "attempt": self._attempt, **fields}
         line = (json.dumps(entry) + "\n").encode()
         try:
@@ -30,6 +36,11 @@ class EventLog:
                 os.close(descriptor)
         except OSError:
             pass
+
+    def say(self, sentence: str) -> None:
+        """Tell whoever reads the job's output."""
+        if not self.silent:
+            print(f"dlbhpc: {sentence}", flush=True)
 
 
 class ProgressFile:

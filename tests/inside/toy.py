@@ -22,7 +22,7 @@ import numpy
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dlbhpc.inside import saving, step_callback
+from dlbhpc.inside import saver, saving, step_callback
 from dlbhpc.inside.step_callback import StepCallback
 
 DEFAULTS = {
@@ -265,7 +265,6 @@ def main() -> None:
         from lightning.pytorch.strategies import DDPStrategy
 
         strategy = DDPStrategy(process_group_backend="gloo")
-    callback = StepCallback()
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=world,
@@ -276,7 +275,7 @@ def main() -> None:
         val_check_interval=OPTIONS["validate_every"] or 1.0,
         limit_val_batches=1.0 if OPTIONS["validate_every"] or OPTIONS["sanity"] else 0,
         num_sanity_val_steps=OPTIONS["sanity"],
-        callbacks=[callback],
+        callbacks=[StepCallback()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -284,8 +283,8 @@ def main() -> None:
         use_distributed_sampler=False,
         default_root_dir=OUTPUT,
     )
-    if OPTIONS["fence"] is not None and RANK == 0:
-        fence(callback, OPTIONS["fence"])
+    if OPTIONS["fence"] is not None:
+        fence(OPTIONS["fence"])
     module = Toy()
     trainer.fit(module, ckpt_path=OPTIONS["resume"])
     if hasattr(module, "trainer"):
@@ -293,18 +292,18 @@ def main() -> None:
         (OUTPUT / f"final-{RANK}.json").write_text(json.dumps(final))
 
 
-def fence(callback: StepCallback, step: int) -> None:
+def fence(step: int) -> None:
     """Let another attempt begin right before this step is saved."""
     from dlbhpc.steps import begin_attempt
 
-    real = callback._save
+    real = saver.Saver.save
 
-    def save(trainer, module, reason):
-        if trainer.global_step == step:
-            begin_attempt(callback.context.steps_dir)
-        real(trainer, module, reason)
+    def save(self, trainer, module, reason):
+        if RANK == 0 and trainer.global_step == step:
+            begin_attempt(self._context.steps_dir)
+        real(self, trainer, module, reason)
 
-    callback._save = save
+    saver.Saver.save = save
 
 
 if __name__ == "__main__":
