@@ -105,6 +105,10 @@ class Project:
         events = (event.get("step", 0) for event in read_events(folder))
         return max(read_progress(folder).get("step", 0), *events, 0)
 
+    def told(self) -> set[Path]:
+        """The attempts that have made a step."""
+        return {path.parent for path in self.output.attempts.glob("*/progress.json")}
+
     def report(self) -> dict[str, Any]:
         done = self.dlbhpc("report", str(self.output.folder), "--json")
         assert done.returncode == 0, done.stderr
