@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class EventLog:
@@ -36,6 +36,14 @@ class EventLog:
                 os.close(descriptor)
         except OSError:
             pass
+
+    def leave(self, status: int) -> NoReturn:
+        """End the process with this status, and tell it.
+
+        What srun reports is the highest status of all tasks, also of those that it killed itself.
+        """
+        self.write("leaving", status=status)
+        raise SystemExit(status)
 
     def say(self, sentence: str) -> None:
         """Tell whoever reads the job's output."""

@@ -82,14 +82,14 @@ class Saver:
         )
         if outcome is Outcome.FENCED:
             self._events.say(f"a newer attempt owns this run: {error}")
-            raise SystemExit(FENCED)
+            self._events.leave(FENCED)
         if outcome is Outcome.FAILED:
             why = error if error is not None else "see its log"
             raise RuntimeError(f"rank 0 could not save step {step}: {why}") from error
         self._failures += 1
         self._events.say(f"step {step} could not be saved ({self._failures} in a row): {error}")
         if reason in ("stop", "final") or self._failures >= FAILURES_BEFORE_LEAVING:
-            raise SystemExit(STORAGE)
+            self._events.leave(STORAGE)
 
     def _tidy(self, step: int) -> None:
         try:

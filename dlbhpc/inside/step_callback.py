@@ -255,7 +255,7 @@ class StepCallback(Callback):
             "stop", request=_REQUESTS[request], step=kept, signals=self._latch.signals
         )
         self._events.say(f"asked to stop ({_REQUESTS[request]}), leaving; step {kept} is kept")
-        raise SystemExit(REQUEUE)
+        self._events.leave(REQUEUE)
 
     def _own_signals(self) -> None:
         if not self._latch.is_installed():

@@ -17,7 +17,7 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.files import file_digest, read_json, write_bytes, write_json
-from dlbhpc.run.history import attempts_without_step, read_attempts
+from dlbhpc.run.history import attempts_without_step, read_attempts, told_status
 from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs
 from dlbhpc.run.reasons import (
@@ -101,6 +101,8 @@ def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
     output = OutputLayout(Path(attempt["output"]))
     run = read_run(output)
     number = int(attempt["attempt"])
+    told = told_status(folder)
+    status = status if told is None or status == 0 else told
     if newest_attempt(output.steps) > number:
         reason = Reason.FENCED
     else:

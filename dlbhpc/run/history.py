@@ -86,9 +86,18 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict):
+        if isinstance(event, dict) and "event" in event:
             events.append(event)
     return events
+
+
+def told_status(folder: Path) -> int | None:
+    """The status with which the training said that it leaves; None when it said nothing.
+
+    It is truer than the tasks' own: srun reports the highest of all, also of tasks it had to kill.
+    """
+    statuses = [event.get("status") for event in read_events(folder) if event["event"] == "leaving"]
+    return statuses[-1] if statuses and isinstance(statuses[-1], int) else None
 
 
 def read_progress(folder: Path) -> dict[str, Any]:

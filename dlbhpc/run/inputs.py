@@ -77,14 +77,17 @@ def prepare_run(launch: Launch, profile: str, save_every_seconds: int, grace_sec
 def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]]:
     """Digest, last step and milestones of the run's plan: one epoch, or a number of steps."""
     recipe, geometry = launch.recipe, launch.geometry
-    if recipe.steps is None:
+    if recipe.upstream.commit is None:
+        # The bundled upstream pads and drops nothing, a trial of a few steps included.
         epoch = epoch_plan(
             manifest.split("train").samples,
             geometry.world,
             geometry.per_device_batch,
             geometry.accumulation,
         )
-        return epoch.sha256, epoch.steps, epoch.quarter_steps
+        if recipe.steps is None:
+            return epoch.sha256, epoch.steps, epoch.quarter_steps
+    assert recipe.steps is not None, "only the bundled recipe trains for one epoch"
     steps = step_plan(recipe.steps, recipe.global_batch, recipe.milestone_every)
     return steps.sha256, steps.steps, steps.milestones
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from dlbhpc.command import Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import FENCED, REQUEUE
 from dlbhpc.run import attempt as attempts
 from dlbhpc.run.attempt import Job, begin, end, task_command, upstream_environment
 from dlbhpc.run.completion import read_completed
 from dlbhpc.run.history import read_attempts
+from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.record import Run, write_records
 from dlbhpc.steps import begin_attempt, open_publication
 
@@ -125,6 +127,21 @@ def test_an_upstreams_exit_status_is_preserved(submitted: Run, said: list[str]) 
     folder = begun(submitted, said)
     assert end(folder, 139, False, said.append) == 139
     assert "upstream failed (exit status 139)" in said[-1]
+
+
+def test_what_the_training_said_counts_more_than_the_highest_status_of_all_tasks(
+    submitted: Run, said: list[str]
+) -> None:
+    folder = begun(submitted, said)
+    (folder / "events.jsonl").write_text('{"event": "leaving", "status": 75}\n')
+    assert end(folder, 143, False, said.append) == REQUEUE
+    assert json.loads((folder / "end.json").read_text())["reason"] == "preempted"
+
+
+def test_data_that_leave_a_rank_without_a_sample_are_refused(root: Path) -> None:
+    request = Request(recipe="reference_mdlm", root=root, gpus_per_node=8, trial={"batch": 8})
+    with pytest.raises(DlbhpcError, match="100 samples in batches of 8 leave 4"):
+        prepare_run(plan_launch(request), "local", save_every_seconds=300, grace_seconds=30)
 
 
 def test_three_attempts_without_a_step_are_enough(submitted: Run, said: list[str]) -> None:

@@ -15,6 +15,7 @@ from dlbhpc.run.history import (
     read_events,
     read_progress,
     steps_repeated,
+    told_status,
 )
 
 
@@ -48,6 +49,12 @@ def test_an_attempt_that_died_before_its_record_is_left_out(tmp_path: Path) -> N
     output.attempt(1).mkdir(parents=True)
     write(output.attempt(2), "attempt.json", "{torn")
     assert read_attempts(output) == []
+
+
+def test_the_training_says_with_which_status_it_leaves(tmp_path: Path) -> None:
+    assert told_status(tmp_path) is None
+    write(tmp_path, "events.jsonl", '{"event": "start"}\n{"event": "leaving", "status": 75}\n')
+    assert told_status(tmp_path) == 75
 
 
 def test_a_torn_last_event_and_torn_progress_are_left_out(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.project import Project, eventually, identical
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 pytest.importorskip("torch", reason="trains a real model")
 
-SIZES = "steps=20,batch=4"
+SIZES = "steps=20,batch=8"
 SHAPE = ("--nodes", "2", "--gpus-per-node", "2")
 
 
