@@ -146,7 +146,7 @@ def nearest_geometries(
     reach = max(2 * nodes, MAX_GPUS_PER_NODE)
     found = [
         geometry
-        for gpus in range(1, max(2 * gpus_per_node, MAX_GPUS_PER_NODE) + 1)
+        for gpus in range(1, min(global_batch, max(2 * gpus_per_node, MAX_GPUS_PER_NODE)) + 1)
         for geometry in exact_geometries(
             global_batch,
             min(reach, max_nodes or reach),

@@ -250,8 +250,11 @@ class OutputLayout:
 
 def _require_printable(path: Path, what: str) -> None:
     # "Cc" are the control characters; a newline in a path would end a line of the batch script.
-    if any(unicodedata.category(character) == "Cc" for character in str(path)):
-        raise PathError(f"{what} {str(path)!r} contains a control character")
+    # "Cs" stands for bytes that are no UTF-8, which no JSON record could hold.
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in str(path)):
+        raise PathError(
+            f"{what} {str(path)!r} contains a control character or bytes that are no text"
+        )
     if "${" in str(path):
         # Hydra and OmegaConf would read it as an interpolation in every upstream's configuration.
         raise PathError(f"{what} {path} contains '${{', which Hydra reads as an interpolation")

@@ -70,8 +70,14 @@ def _task(folder: Path) -> int:
 
 
 def _spawn(folder: Path, ntasks: int) -> int:
+    from dlbhpc.layout import OutputLayout
+    from dlbhpc.run.record import read_run
+    from dlbhpc.scheduler.sbatch import tasks_per_node
     from dlbhpc.scheduler.spawn import spawn
 
+    expected = tasks_per_node(read_run(OutputLayout(folder.parent.parent)).launch)
+    if ntasks != expected:
+        raise DlbhpcError(f"--ntasks is {ntasks}, the attempt {folder} has {expected} tasks")
     argv = [sys.executable, "-m", "dlbhpc", "attempt", "task", str(folder)]
     return spawn(argv, ntasks)
 
@@ -79,17 +85,25 @@ def _spawn(folder: Path, ntasks: int) -> int:
 def _end(folder: Path, status: int) -> int:
     from dlbhpc.layout import OutputLayout
     from dlbhpc.run.attempt import end
+    from dlbhpc.run.lease import release
     from dlbhpc.scheduler import queue
     from dlbhpc.scheduler.control import was_cancelled
     from dlbhpc.scheduler.own_job import own_job
+    from dlbhpc.scheduler.processes import TOKEN_VARIABLE
 
     output = OutputLayout(folder.parent.parent)
-    job_id = own_job(os.environ).job_id
-    status = end(folder, status, was_cancelled(output.job, job_id), _say)
-    if status == REQUEUE and queue.own_job_id(os.environ) is not None:
+    job = own_job(os.environ)
+    cancelled, taken_back = was_cancelled(output.job, job.job_id), False
+    if job.scheduler == "slurm":
+        now = queue.look_at(job.job_id)
+        taken_back = now.restarts > job.restart_count
+        cancelled |= now.is_being_cancelled and not taken_back
+    status = end(folder, status, cancelled, _say, taken_back=taken_back)
+    if status == REQUEUE and job.scheduler == "slurm":
         try:
-            _say(queue.requeue(job_id))
+            _say(queue.requeue(job.job_id))
         except queue.SlurmError as error:
-            (folder / "requeue_wanted").touch()
             _say(f"{error}; the job cannot requeue itself: submit again to go on")
+    elif job.scheduler == "slurm" and not taken_back:
+        release(output.lease, os.environ.get(TOKEN_VARIABLE, ""))
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ def run(args: argparse.Namespace) -> int:
     submit.add_arguments(parser)
     profile = load_profile("local")
     launch = submit.launch_of(parser.parse_args(command), profile)
+    first_attempt = len(list(launch.output.attempts.glob("*"))) + 1
     preempted = False
 
     def preempt_in_the_middle(progress: Mapping[str, Any]) -> None:
         nonlocal preempted
-        if preempted or progress["attempt"] != 1 or progress["step"] < progress["total"] // 2:
+        early = progress["step"] < progress["total"] // 2
+        if preempted or early or progress["attempt"] != first_attempt:
             return
         preempted = True
         print(f"\n$ python -m dlbhpc preempt {_DATASET}/{_RECIPE}", flush=True)
@@ -47,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     print(text_of(report_of(launch.output)))
     if status == 0:
         print(
-            "\nThe same on a cluster, from this checkout:\n"
-            f"  python -m dlbhpc submit --recipe {_RECIPE} --cluster slurm"
+            "\nThe same on a cluster, from a checkout on its shared file system:\n"
+            f"  {sys.executable} -m dlbhpc submit --recipe {_RECIPE} --cluster slurm "
+            f"--output checkpoints/on_slurm/{_RECIPE}"
         )
     return status

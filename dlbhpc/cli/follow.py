@@ -12,12 +12,10 @@ from typing import Any, TextIO
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.completion import read_completed
 from dlbhpc.run.history import read_attempts, read_progress
-from dlbhpc.scheduler.submission import live_lease, log_path
+from dlbhpc.scheduler.submission import Watch, log_path
 
 _POLL_SECONDS = 0.2
 _PIPE_SECONDS = 5.0
-# Slurm's controller serves everybody: it is asked seldom.
-_QUEUE_SECONDS = 5.0
 _PREFIX = "dlbhpc: "
 
 OnProgress = Callable[[Mapping[str, Any]], None]
@@ -92,14 +90,10 @@ def follow(output: OutputLayout, job_id: str, on_progress: OnProgress | None = N
     """
     printer = Printer()
     tail = Tail(log_path(output, job_id))
-    interval = 0.0
-    alive, looked = True, 0.0
+    watch, alive = Watch(output), True
     while alive:
         # Looked at before the rest, so that the last words of a job are still shown.
-        if time.monotonic() - looked >= interval:
-            lease, looked = live_lease(output), time.monotonic()
-            alive = lease is not None
-            interval = _QUEUE_SECONDS if lease and lease.scheduler == "slurm" else 0.0
+        alive = watch.alive()
         for line in tail.lines():
             if line.startswith((_PREFIX, "ERROR: ")):
                 printer.message(line.removeprefix(_PREFIX))

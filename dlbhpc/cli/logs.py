@@ -20,16 +20,16 @@ def run(args: argparse.Namespace) -> int:
     from dlbhpc.cli.runs import find_run, state_of
     from dlbhpc.errors import DlbhpcError
     from dlbhpc.layout import Layout
-    from dlbhpc.scheduler.submission import live_lease, log_path
+    from dlbhpc.scheduler.submission import Watch, log_path
 
     output = find_run(args.run, Layout.at(args.root))
     path = log_path(output, state_of(output).job_id)
     if not path.exists():
         raise DlbhpcError(f"there is no log {path}: the job has not begun")
-    tail = Tail(path)
+    tail, watch = Tail(path), Watch(output)
     alive = True
     while alive:
-        alive = args.follow and live_lease(output) is not None
+        alive = args.follow and watch.alive()
         for line in tail.lines():
             print(line)
         sys.stdout.flush()

@@ -40,18 +40,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dlbhpc"):
             raise
+        ready = (CHECKOUT / ".venv/.installed").exists()
+        set_up = "" if ready else f"run `make setup` in {CHECKOUT}, then "
         print(
             f"ERROR: the Python package {error.name} is not installed for {sys.executable}: "
-            f"run `make setup` in {CHECKOUT}, then use {CHECKOUT / '.venv/bin/python'}",
+            f"{set_up}use {CHECKOUT / '.venv/bin/python'}",
             file=sys.stderr,
         )
         return USAGE
-    except BrokenPipeError:
-        # The reader (head, less) has left; silence the interpreter's own flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except (UnicodeError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            return _reader_left()
+        # A full disk, a missing permission, a name that no file can have: the words are enough.
+        print(f"ERROR: {error}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         return 130
+
+
+def _reader_left() -> int:
+    # head or less has left; silence the interpreter's own flush at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _run(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,8 @@ def ask(args: argparse.Namespace, action: str) -> int:
     from dlbhpc.layout import Layout
     from dlbhpc.run.record import read_run
     from dlbhpc.scheduler import queue
-    from dlbhpc.scheduler.control import CANCEL, Request, leave, mark_cancelled
+    from dlbhpc.scheduler.control import CANCEL, Request, leave, mark_cancelled, unmark_cancelled
+    from dlbhpc.scheduler.processes import ProcessId
     from dlbhpc.scheduler.submission import live_lease
 
     output = find_run(args.run, Layout.at(args.root))
@@ -36,15 +38,30 @@ def ask(args: argparse.Namespace, action: str) -> int:
     if lease is None or not lease.job_id:
         raise DlbhpcError(f"no job of {output.folder} is running: there is nothing to {action}")
     grace = read_run(output).grace_seconds if args.grace is None else args.grace
-    if grace < 0:
-        raise DlbhpcError(f"--grace is {grace}: it must not be negative")
-    if lease.scheduler == "local":
+    if not 0 <= grace < math.inf:
+        raise DlbhpcError(f"--grace is {grace}: it must be a number of seconds from 0 on")
+    unattended = not ProcessId(lease.pid, lease.pid_started).alive()
+    if lease.scheduler == "local" and unattended and action == CANCEL:
+        from dlbhpc.scheduler.local import end_unattended
+
+        mark_cancelled(output.job, lease.job_id)
+        end_unattended(lease.job_id, grace)
+    elif lease.scheduler == "local" and unattended:
+        raise DlbhpcError(
+            f"the process that would requeue job {lease.job_id} is gone: dlbhpc cancel "
+            f"{output.folder}, then submit again"
+        )
+    elif lease.scheduler == "local":
         leave(output.control, Request(action, grace))
     elif args.grace is not None:
         raise DlbhpcError("--grace is for local jobs: Slurm's own configuration decides there")
     elif action == CANCEL:
         mark_cancelled(output.job, lease.job_id)
-        queue.cancel(lease.job_id)
+        try:
+            queue.cancel(lease.job_id)
+        except queue.SlurmError:
+            unmark_cancelled(output.job, lease.job_id)
+            raise
     else:
         queue.ask_to_stop(lease.job_id)
     print(f"asked job {lease.job_id} to stop ({action})")

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.run.files import read_json
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dlbhpc.cli.runs import add_run_argument
@@ -47,7 +50,9 @@ def report_of(output: Any) -> dict[str, Any]:
             for attempt in state.attempts
         ],
         "steps_repeated": steps_repeated(state.attempts),
-        "evaluations": [_evaluation(path) for path in sorted(output.evaluation.glob("*.json"))],
+        "evaluations": [
+            _evaluation(path) for path in sorted(output.evaluation.glob("step-*.json"))
+        ],
         "checkpoint": completed and str(output.folder / completed["checkpoint"]),
     }
 
@@ -74,5 +79,9 @@ def text_of(report: dict[str, Any]) -> str:
 
 
 def _evaluation(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    value = read_json(path)
+    sample = value.get("sample")
+    sound = isinstance(value.get("step"), int) and isinstance(value.get("val_ppl"), float)
+    if not sound or not isinstance(sample, (str, type(None))):
+        raise DlbhpcError(f"{path} is damaged: remove it, and submit again to evaluate anew")
     return value

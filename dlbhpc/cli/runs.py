@@ -33,7 +33,11 @@ class RunState:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """The arguments that name one run."""
-    parser.add_argument("run", metavar="RUN", help="a run's folder, DATASET/RECIPE, or RECIPE")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run's folder, DATASET/RECIPE, or RECIPE (trials/DATASET/RECIPE for a trial)",
+    )
     parser.add_argument("--root", type=Path, metavar="DIR", help="project root (the checkout)")
 
 
@@ -52,6 +56,8 @@ def find_run(name: str, layout: Layout) -> OutputLayout:
     wanted = Path(name).parts
     runs = find_runs(layout)
     found = [run for run in runs if run.folder.parts[-len(wanted) :] == wanted]
+    # A name without `trials` in it means the locked run where there is one.
+    found = [run for run in found if not run.folder.is_relative_to(layout.trials)] or found
     if len(found) == 1:
         return found[0]
     if found:
@@ -65,6 +71,7 @@ def find_run(name: str, layout: Layout) -> OutputLayout:
 def state_of(output: OutputLayout, jobs: Jobs | None = None) -> RunState:
     """The run's state, from its records and its job; `jobs` shares one look at the queue."""
     from dlbhpc.run.record import read_run
+    from dlbhpc.scheduler.control import was_cancelled
     from dlbhpc.scheduler.queue import SlurmError
     from dlbhpc.scheduler.submission import Jobs
     from dlbhpc.steps import list_steps
@@ -81,7 +88,7 @@ def state_of(output: OutputLayout, jobs: Jobs | None = None) -> RunState:
     completed = read_completed(output)
     steps = [record.step for record in list_steps(output.steps)]
     if attempts:
-        steps.append(int(read_progress(attempts[-1].folder).get("step") or 0))
+        steps.append(read_progress(attempts[-1].folder).get("step", 0))
     if completed is not None:
         state, step = Reason.COMPLETED.value, int(completed["step"])
     else:
@@ -91,8 +98,13 @@ def state_of(output: OutputLayout, jobs: Jobs | None = None) -> RunState:
         elif lease is not None:
             job = jobs.queued(lease)
             state = job.state.lower() if job else "running"
+        elif attempts and attempts[-1].reason is None:
+            cancelled = was_cancelled(output.job, attempts[-1].job_id)
+            state = (Reason.CANCELLED if cancelled else Reason.INTERRUPTED).value
+        elif attempts and attempts[-1].reason != Reason.COMPLETED.value:
+            state = str(attempts[-1].reason)
         elif attempts:
-            state = attempts[-1].reason or Reason.INTERRUPTED.value
+            state = Reason.INTERRUPTED.value  # completed.json is gone: not complete
         else:
             state = "not begun"
     return RunState(

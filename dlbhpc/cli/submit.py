@@ -119,13 +119,14 @@ def start(
     submitted = submit(run, profile)
     folder = launch.output.folder
     if submitted.job_id is None:
-        print(f"already complete: {launch.selected_checkpoint}")
+        print(f"already complete: {launch.selected_checkpoint} (another --output trains it again)")
         return 0
     if submitted.taken_over:
         print(f"taking over from {submitted.taken_over}, which is gone")
     print(f"submitted {launch.recipe.name} on {launch.recipe.dataset.name} as {submitted.job_id}")
     print(f"  run folder: {folder}")
     if not follow:
+        print(f"  its log:    dlbhpc logs -f {folder}\n  all runs:   dlbhpc status")
         return 0
     from dlbhpc.cli.follow import follow as follow_job
 

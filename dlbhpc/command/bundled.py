@@ -7,6 +7,8 @@ import hashlib
 from dlbhpc.layout import PACKAGE, REFERENCE
 
 _FOLDERS = (REFERENCE, PACKAGE / "inside", PACKAGE / "steps")
+_FILES = (PACKAGE / "geometry.py",)
+"""The epoch plan decides which samples are in which batch."""
 _SUFFIXES = {".py", ".yaml"}
 
 
@@ -14,7 +16,7 @@ def bundled_commit() -> str:
     """``bundled-`` and a sha256 over names and contents of the code that trains."""
     tree = hashlib.sha256()
     paths = (path for folder in _FOLDERS for path in folder.rglob("*") if path.suffix in _SUFFIXES)
-    for path in sorted(paths):
+    for path in sorted((*paths, *_FILES)):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         tree.update(f"{content}  {path.relative_to(PACKAGE).as_posix()}\n".encode())
     return f"bundled-{tree.hexdigest()}"

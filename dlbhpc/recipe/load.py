@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def _assemble(composed: conf.Data, name: str, dataset: str, conf_dir: Path) -> R
         *_entries(data.pop("environment_departures", {}), "environment", path),
     ]
     disclosures = data.get("disclosures") or {}
+    if not isinstance(disclosures, dict):
+        raise DlbhpcError(f"{path}: disclosures must be a mapping of subjects")
     data["disclosures"] = [
         {"subject": subject, "difference": text} for subject, text in disclosures.items()
     ]
@@ -102,6 +105,8 @@ def _assemble(composed: conf.Data, name: str, dataset: str, conf_dir: Path) -> R
 
 def _entries(table: Any, kind: str, path: Path) -> list[dict[str, Any]]:
     table = table or {}
+    if not isinstance(table, dict):
+        raise DlbhpcError(f"{path}: departures must be a mapping of keys")
     for key, entry in table.items():
         if not isinstance(entry, dict) or set(entry) != {"value", "reason"}:
             raise DlbhpcError(f"{path}: departure {key!r} must have a value and a reason")
@@ -114,10 +119,15 @@ def _check(recipe: Recipe, path: Path) -> None:
         if value is None and key in _POSITIVE_OR_NULL:
             continue
         if isinstance(value, float):
-            if value <= 0:
-                raise DlbhpcError(f"{path}: {key} is {value}: it must be above zero")
+            if not 0 < value < math.inf:
+                raise DlbhpcError(f"{path}: {key} is {value}: it must be a number above zero")
         else:
             require_positive(f"{path}: {key}", value)
+    for key in ("warmup_steps", "num_workers"):
+        if getattr(recipe, key) < 0:
+            raise DlbhpcError(f"{path}: {key} is {getattr(recipe, key)}: it must not be negative")
+    for key in ("sequence_length", "base_vocab"):
+        require_positive(f"dataset {recipe.dataset.name}: {key}", getattr(recipe.dataset, key))
     if (
         recipe.rounds
         and recipe.steps_per_round

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from pathlib import Path
 
 import hydra
@@ -27,6 +29,7 @@ def train(config: DictConfig) -> None:
     """
     if config.mode != "train":
         raise DlbhpcError(f"mode is {config.mode!r}, the reference has mode=train only")
+    quieten_lightning()
     make_reproducible(config.seed, config.threads)
     folder = Path(config.data.cache_dir)
     train_blocks = Blocks(folder, "train", config.model.length)
@@ -66,7 +69,9 @@ def finish(trainer: pl.Trainer, module: MaskedDiffusion, evaluator: Evaluator) -
     Raises:
         DlbhpcError: training ended before its last step.
     """
-    steps = module.plan.steps * (trainer.max_epochs or 1)
+    epochs = trainer.max_epochs or 1
+    # A trial trains a number of steps, in as many epochs as they take.
+    steps = module.plan.steps * epochs if epochs > 0 else trainer.max_steps
     if trainer.max_steps > 0:
         steps = min(steps, trainer.max_steps)
     if trainer.global_step < steps:
@@ -89,6 +94,19 @@ def plan_from(config: DictConfig, samples: int) -> EpochPlan:
             f"{trainer.accumulate_grad_batches} are {plan.global_batch} samples"
         )
     return plan
+
+
+def quieten_lightning() -> None:
+    """Keep out of a job's log what does not concern it."""
+    # Each line comes twice, by Lightning's handler and by Hydra's; and most are advertisements.
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*`srun` command is available.*",  # that one task is meant is known here
+        ".*your dataloader is not resumable.*",  # it is: the step callback restores its position
+        ".*isinstance.treespec, LeafSpec.*",  # Lightning's own use of torch
+    ):
+        warnings.filterwarnings("ignore", message=message)
 
 
 def make_reproducible(seed: int, threads: int) -> None:

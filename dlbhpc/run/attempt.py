@@ -8,16 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.command import attempt_argv, compose_argv
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.exit_status import USAGE
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.files import file_digest, read_json, write_bytes, write_json
-from dlbhpc.run.history import attempts_without_step, read_attempts, told_status
+from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts, told_status
 from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs
 from dlbhpc.run.reasons import (
@@ -38,10 +39,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """The scheduler's job that an attempt belongs to."""
+    """The job that an attempt belongs to, and its scheduler (local or slurm)."""
 
     job_id: str
     restart_count: int
+    scheduler: str = "local"
 
 
 def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
@@ -60,8 +62,25 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
         return None
     earlier = read_attempts(output)
     number = begin_attempt(output.steps)
-    folder = output.attempt(number)
+    while (folder := output.attempt(number)).exists():
+        # The steps folder was lost or set aside: the numbers go on behind the attempts' folders.
+        number = begin_attempt(output.steps)
     folder.mkdir(parents=True)
+    begun = {"schema_version": SCHEMA_VERSION, "attempt": number, "job_id": job.job_id}
+    write_json(folder / "attempt.json", begun)
+    try:
+        _prepare(run, folder, number, job, earlier, say)
+    except Exception as error:
+        # Or the run would look as the attempt before left it.
+        _write_end(folder, Reason.NOT_BEGUN, USAGE, str(error))
+        raise
+    return folder
+
+
+def _prepare(
+    run: Run, folder: Path, number: int, job: Job, earlier: Sequence[Attempt], say: Say
+) -> None:
+    output = run.launch.output
     output.temporary.mkdir(exist_ok=True)
     verify_inputs(run.launch)
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
@@ -76,11 +95,11 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
         say(f"attempt {number} goes on from step {newest} of {run.total_steps}")
     else:
         # A checkpoint of unknown origin must not be taken for a state of this run.
-        output.last_checkpoint.unlink(missing_ok=True)
+        if output.last_checkpoint.is_file():
+            output.last_checkpoint.unlink()
         say(f"attempt {number} starts at step 0 of {run.total_steps}: no complete step directory")
     _compose(run)
     _write_attempt(run, folder, number, job, newest)
-    return folder
 
 
 def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
@@ -95,8 +114,11 @@ def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
     return _with_interpreter(argv), environment, run.launch.source
 
 
-def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
-    """End an attempt: complete the run, or say why not. Returns the batch script's exit status."""
+def end(folder: Path, status: int, cancelled: bool, say: Say, *, taken_back: bool = False) -> int:
+    """End an attempt: complete the run, or say why not. Returns the batch script's exit status.
+
+    ``taken_back`` says that the scheduler has requeued the job already, as after a lost node.
+    """
     attempt = read_json(folder / "attempt.json")
     output = OutputLayout(Path(attempt["output"]))
     run = read_run(output)
@@ -113,6 +135,7 @@ def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
                 status=status,
                 stop_requested=(folder / "stop").exists(),
                 cancelled=cancelled,
+                taken_back=taken_back,
                 final_step_proven=final is not None,
                 attempts_without_step=attempts_without_step(
                     read_attempts(output), newest, attempt["job_id"]
@@ -125,19 +148,23 @@ def end(folder: Path, status: int, cancelled: bool, say: Say) -> int:
                 run, final, provenance["identity"], file_digest(output.composed_config)
             )
             say(f"published {selected}")
-    rule = RULES[reason]
+    advice = RULES[reason].advice
+    _write_end(folder, reason, status, advice)
+    say(f"attempt {number} ended: {reason.value} (exit status {status}); {advice}")
+    return exit_status_of(reason, status)
+
+
+def _write_end(folder: Path, reason: Reason, status: int, advice: str) -> None:
     write_json(
         folder / "end.json",
         {
             "schema_version": SCHEMA_VERSION,
             "reason": reason.value,
             "status": status,
-            "advice": rule.advice,
+            "advice": advice,
             "time": time.time(),
         },
     )
-    say(f"attempt {number} ended: {reason.value} (exit status {status}); {rule.advice}")
-    return exit_status_of(reason, status)
 
 
 def _place(state: Path, target: Path) -> None:
@@ -146,6 +173,8 @@ def _place(state: Path, target: Path) -> None:
     A copy, not a link: some upstreams write over their last checkpoint in place.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        raise DlbhpcError(f"{target} is a folder: move it away, the upstream resumes from a file")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         shutil.copyfile(state, temporary)
@@ -184,7 +213,17 @@ def _compose(run: Run) -> None:
     else:
         write_bytes(output.composed_config, composed.encode())
     fields = {**run.identity, "composed_config": sha256}
-    if not output.provenance.exists():
+    try:
+        recorded_identity = read_json(output.provenance).get("identity")
+    except DlbhpcError:
+        # Missing, or torn by a crash: everything in it is known here.
+        recorded_identity = None
+    if recorded_identity not in (None, identity_digest(fields)):
+        raise DlbhpcError(
+            f"{output.provenance} names another identity than this run has: undo what changed, "
+            "or choose another --output"
+        )
+    if recorded_identity is None:
         write_json(
             output.provenance,
             {

@@ -19,6 +19,16 @@ from dlbhpc.steps.files import sync_folder
 
 SCHEMA_VERSION = 1
 
+_KINDS = {
+    "identity": str,
+    "identity_fields": dict,
+    "checkpoint": str,
+    "checkpoint_bytes": int,
+    "checkpoint_sha256": str,
+    "composed_config_sha256": str,
+    "step": int,
+}
+
 
 @dataclass(frozen=True)
 class Final:
@@ -72,12 +82,11 @@ def read_completed(output: OutputLayout) -> dict[str, Any] | None:
     if not output.completed.exists():
         return None
     record = read_json(output.completed)
-    wanted = ("identity_fields", "checkpoint", "checkpoint_bytes", "checkpoint_sha256", "step")
-    missing = [key for key in (*wanted, "composed_config_sha256") if key not in record]
-    if missing:
+    wrong = [key for key, kind in _KINDS.items() if type(record.get(key)) is not kind]
+    if wrong:
         raise DlbhpcError(
-            f"{output.completed} lacks {', '.join(missing)}: it is damaged; remove it and submit "
-            "again, and the run completes from its step directories"
+            f"{output.completed} is damaged ({', '.join(wrong)}): remove it and submit again, "
+            "and the run completes from its step directories"
         )
     return record
 

@@ -33,13 +33,13 @@ def read_attempts(output: OutputLayout) -> list[Attempt]:
     attempts = []
     for folder in sorted(output.attempts.glob("[0-9]*")):
         begun = _read(folder / "attempt.json")
-        if not begun:
+        number, resumed_from = begun.get("attempt"), begun.get("resumed_from") or 0
+        if not isinstance(number, int) or not isinstance(resumed_from, int):
             continue
         ended = _read(folder / "end.json")
-        resumed_from = int(begun.get("resumed_from") or 0)
         attempts.append(
             Attempt(
-                number=int(begun["attempt"]),
+                number=number,
                 folder=folder,
                 job_id=str(begun.get("job_id", "")),
                 resumed_from=resumed_from,
@@ -77,7 +77,7 @@ def attempts_without_step(attempts: Sequence[Attempt], newest_step: int, job_id:
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """The events of one attempt; a last line that was torn by a crash is left out."""
     try:
-        lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (folder / "events.jsonl").read_bytes().decode(errors="replace").splitlines()
     except OSError:
         return []
     events = []
@@ -101,16 +101,17 @@ def told_status(folder: Path) -> int | None:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """The latest progress of one attempt; empty when there is none yet."""
-    return _read(folder / "progress.json")
+    """The latest progress of one attempt; empty when there is none yet, or none to be read."""
+    progress = _read(folder / "progress.json")
+    return progress if isinstance(progress.get("step"), int) else {}
 
 
 def _reached(folder: Path) -> int:
-    steps = [event["step"] for event in read_events(folder) if isinstance(event.get("step"), int)]
-    step = read_progress(folder).get("step")
-    if isinstance(step, int):
-        steps.append(step)
-    return max(steps, default=0)
+    steps: list[int] = [
+        event["step"] for event in read_events(folder) if isinstance(event.get("step"), int)
+    ]
+    steps.append(read_progress(folder).get("step", 0))
+    return max(steps)
 
 
 def _read(path: Path) -> dict[str, Any]:

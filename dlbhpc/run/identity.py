@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlbhpc.errors import DlbhpcError
 from dlbhpc.run.files import digest
 
 # Recorded, but without effect on the result: how many workers load the data, whether this attempt
@@ -21,7 +22,10 @@ def config_digest(composed: str) -> str:
     """Digest of a composed configuration (YAML text) without what does not change the result."""
     import yaml
 
-    config = yaml.safe_load(composed)
+    try:
+        config = yaml.safe_load(composed)
+    except yaml.YAMLError as error:
+        raise DlbhpcError(f"a composed configuration is not valid YAML: {error}") from error
     if isinstance(config, dict):
         for key in _OUTSIDE:
             _drop(config, key.split("."))

@@ -13,18 +13,23 @@ from dlbhpc.run.files import digest, file_digest
 from dlbhpc.run.identity import identity_command
 from dlbhpc.run.record import Run
 
+_PROSE = frozenset(
+    "summary evidence disclosures unverified trial_defaults num_workers refused_datasets".split()
+)
+"""What a recipe says about itself, or that does not change the result: outside the identity."""
+
 
 def verify_inputs(launch: Launch) -> Manifest:
     """Verify source, data and teacher as far as a look can; returns the data's manifest."""
     recipe = launch.recipe
     upstream = recipe.upstream
+    if recipe.adapter is not None and not launch.entrypoint.is_file():
+        raise DlbhpcError(
+            f"the adapter {launch.entrypoint} is not in this version: it renders {recipe.name} "
+            "(--dry-run), but cannot train it yet"
+        )
     if upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
-    if not launch.entrypoint.is_file():
-        raise DlbhpcError(
-            f"{launch.entrypoint} is missing: this version renders {recipe.name} (--dry-run), "
-            "but cannot train it yet"
-        )
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
     if not launch.data.is_dir():
         raise DlbhpcError(
@@ -33,9 +38,8 @@ def verify_inputs(launch: Launch) -> Manifest:
         )
     if launch.teacher is not None and not launch.teacher.is_file():
         raise DlbhpcError(
-            f"the teacher {launch.teacher} is missing: train it first (--with-teacher, which "
-            "chains teacher and student, comes with the Slurm engine), or name a checkpoint with "
-            "--teacher"
+            f"the teacher {launch.teacher} is missing: train it first, or name a checkpoint with "
+            "--teacher (--with-teacher, which will chain the two, is not in this version)"
         )
     if launch.adapted_teacher is not None and not launch.adapted_teacher.is_file():
         raise DlbhpcError(
@@ -96,7 +100,9 @@ def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
     """The fields of the identity that need no composed configuration."""
     geometry = launch.geometry
     return {
-        "recipe": digest(launch.recipe.to_json()),
+        "recipe": digest(
+            {key: value for key, value in launch.recipe.to_json().items() if key not in _PROSE}
+        ),
         "command": identity_command(launch.argv),
         "working_directory": str(launch.source),
         "source_commit": launch.source_commit,

@@ -51,7 +51,8 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        return f"{self.scheduler} job {self.job_id} on {self.host}"
+        job = f"job {self.job_id}" if self.job_id else "submission in progress"
+        return f"{self.scheduler} {job} on {self.host}"
 
 
 def read_lease(path: Path) -> Lease | None:
@@ -75,8 +76,8 @@ def acquire(path: Path, lease: Lease, is_alive: Callable[[Lease], bool]) -> Leas
     """
     taken_over: Lease | None = None
     temporary = path.with_name(f".{path.name}.{lease.token}")
-    temporary.write_bytes(canonical(asdict(lease)))
     try:
+        temporary.write_bytes(canonical(asdict(lease)))
         for _ in range(_TRIES):
             try:
                 # A link appears with its content, or not at all.
@@ -97,9 +98,12 @@ def _set_aside_if_dead(path: Path, is_alive: Callable[[Lease], bool]) -> Lease |
     if seen is None:
         return None
     if is_alive(seen):
+        here = seen.scheduler == "slurm" or seen.host == socket.gethostname()
+        state = "which is still alive" if here else "which nobody can see from here"
+        advice = "" if here else f"; if that host is gone for good, remove {path}"
         raise LeaseHeld(
-            f"{path.parent} belongs to {seen.owner}, which is still alive: "
-            "wait for it, or cancel it first"
+            f"{path.parent} belongs to {seen.owner}, {state}: wait for it, or end it first "
+            f"(dlbhpc cancel {path.parent}){advice}"
         )
     aside = path.with_name(f".{path.name}.dead-{uuid.uuid4().hex}")
     try:

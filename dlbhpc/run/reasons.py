@@ -18,6 +18,7 @@ class Reason(str, Enum):
     """Why an attempt ended. The value is what records and tables show."""
 
     COMPLETED = "completed"
+    NOT_BEGUN = "could not begin"
     PREEMPTED = "preempted"
     STOPPED_EARLY = "stopped early"
     UPSTREAM_FAILED = "upstream failed"
@@ -38,7 +39,8 @@ class Rule:
 
 RULES: dict[Reason, Rule] = {
     Reason.COMPLETED: Rule(False, "the selected checkpoint is published"),
-    Reason.PREEMPTED: Rule(True, "the state was saved; the next attempt goes on from it"),
+    Reason.NOT_BEGUN: Rule(False, "mend what the message says, then submit again"),
+    Reason.PREEMPTED: Rule(True, "it runs again and goes on from the newest step"),
     Reason.STOPPED_EARLY: Rule(
         False,
         "the training program reported success before the last step; read the log, then submit "
@@ -68,7 +70,8 @@ class Ending:
 
     ``status`` is the tasks' exit status (128 + N for signal N); ``final_step_proven`` says that a
     checkpoint holds the wanted last step *inside*; ``attempts_without_step`` counts the attempts of
-    this job in a row, this one included, that published no new step.
+    this job in a row, this one included, that published no new step. ``taken_back`` says that the
+    scheduler has put the job back into its queue already.
     """
 
     status: int
@@ -76,6 +79,7 @@ class Ending:
     cancelled: bool
     final_step_proven: bool
     attempts_without_step: int
+    taken_back: bool = False
 
 
 def reason_of(ending: Ending) -> Reason:
@@ -94,6 +98,8 @@ def reason_of(ending: Ending) -> Reason:
         if ending.attempts_without_step >= NO_PROGRESS_LIMIT:
             return Reason.NO_PROGRESS
         return Reason.PREEMPTED
+    if ending.taken_back:
+        return Reason.INTERRUPTED
     if ending.status == 0:
         return Reason.STOPPED_EARLY
     return Reason.UPSTREAM_FAILED

@@ -36,13 +36,21 @@ def take(path: Path) -> Request | None:
         path.unlink()
     except FileNotFoundError:
         return None
-    values = json.loads(text)
-    return Request(values["action"], float(values["grace_seconds"]))
+    try:
+        values = json.loads(text)
+        return Request(str(values["action"]), float(values["grace_seconds"]))
+    except (ValueError, TypeError, KeyError):
+        return None  # torn by a crash of whoever left it, who can ask again
 
 
 def mark_cancelled(folder: Path, job_id: str) -> None:
     """Note beside the job's log that its end was the user's wish."""
     _cancelled_mark(folder, job_id).touch()
+
+
+def unmark_cancelled(folder: Path, job_id: str) -> None:
+    """Take the note back: the job could not be cancelled."""
+    _cancelled_mark(folder, job_id).unlink(missing_ok=True)
 
 
 def was_cancelled(folder: Path, job_id: str) -> bool:

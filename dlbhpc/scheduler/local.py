@@ -21,7 +21,7 @@ from submitit.local import local as submitit_local
 
 from dlbhpc.exit_status import REQUEUE
 from dlbhpc.layout import CHECKOUT, OutputLayout
-from dlbhpc.run.lease import Lease, rewrite
+from dlbhpc.run.lease import Lease, release, rewrite
 from dlbhpc.scheduler import control
 from dlbhpc.scheduler.processes import (
     JOB_VARIABLE,
@@ -81,12 +81,16 @@ class LocalBatch:
         assert own is not None, "a running process has an entry in /proc"
         lease = Lease.new("local", job_id, own.pid, own.started, self.token)
         rewrite(self.output.lease, lease)
-        for restart in itertools.count():
-            status, delivered = self._run_once(job_id, restart)
-            # Slurm requeues what it preempted whatever it exits with; the script asks by status.
-            again = delivered == control.PREEMPT or (delivered is None and status == REQUEUE)
-            if not again:
-                break
+        try:
+            for restart in itertools.count():
+                status, delivered = self._run_once(job_id, restart)
+                # Slurm requeues what it preempted whatever its status; the script asks by status.
+                again = delivered == control.PREEMPT or (delivered is None and status == REQUEUE)
+                if not again:
+                    break
+        finally:
+            send(marked(JOB_VARIABLE, job_id), signal.SIGKILL)
+        release(self.output.lease, self.token)
         return status
 
     def _run_once(self, job_id: str, restart: int) -> tuple[int, str | None]:
@@ -99,12 +103,13 @@ class LocalBatch:
         kill_at: float | None = None
         while (status := batch.poll()) is None:
             request = control.take(self.output.control)
-            if request is not None and delivered is None:
+            if request is not None and request.action == control.CANCEL:
+                # Counts after a preemption too: then the job saves as asked, and is not requeued.
+                control.mark_cancelled(self.output.job, job_id)
+            if request is not None and delivered is None and request.grace_seconds > 0:
+                _ask_to_stop(batch.pid, job_id)
+            if request is not None and delivered != control.CANCEL:
                 delivered = request.action
-                if delivered == control.CANCEL:
-                    control.mark_cancelled(self.output.job, job_id)
-                if request.grace_seconds > 0:
-                    _ask_to_stop(batch.pid, job_id)
                 kill_at = time.monotonic() + request.grace_seconds
             if kill_at is not None and time.monotonic() > kill_at:
                 send(marked(JOB_VARIABLE, job_id), signal.SIGKILL)
@@ -115,9 +120,22 @@ class LocalBatch:
         return status if status >= 0 else 128 - status, delivered
 
 
+def end_unattended(job_id: str, grace_seconds: float) -> None:
+    """End a job whose scheduler process died before it: ask, wait for the grace time, kill."""
+    _ask_tasks(job_id)
+    deadline = time.monotonic() + grace_seconds
+    while marked(JOB_VARIABLE, job_id) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    send(marked(JOB_VARIABLE, job_id), signal.SIGKILL)
+
+
 def _ask_to_stop(batch: int, job_id: str) -> None:
     """Both ways in which Slurm asks: USR2 to the batch shell, CONT and TERM to the steps."""
     send([batch], signal.SIGUSR2)
+    _ask_tasks(job_id)
+
+
+def _ask_tasks(job_id: str) -> None:
     step = marked(STEP_VARIABLE, job_id)
     send(step, signal.SIGCONT)
     send(step, signal.SIGTERM)

@@ -24,7 +24,7 @@ def own_job(environment: Mapping[str, str]) -> Job:
     if slurm is None:
         raise DlbhpcError("this belongs into a batch job: `dlbhpc submit` makes one")
     # Slurm leaves the count unset in the first attempt.
-    return Job(slurm, int(environment.get("SLURM_RESTART_COUNT") or "0"))
+    return Job(slurm, int(environment.get("SLURM_RESTART_COUNT") or "0"), "slurm")
 
 
 def own_lease(output: OutputLayout, environment: Mapping[str, str]) -> None:

@@ -46,6 +46,15 @@ class Profile:
 
 
 _POSITIVE = ("grace_seconds", "save_every_minutes", "cpus_per_task", "gpus_per_node")
+_OURS = frozenset(
+    f"--{name}"
+    for name in (
+        "array job-name nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres "
+        "cpus-per-task output error open-mode signal comment requeue no-requeue export wrap"
+    ).split()
+)
+"""Options of sbatch that the batch script sets, or that would undo what it sets."""
+
 _TEXT = ("time", "gpu_type", "partition", "account", "qos", "constraint", "memory")
 
 
@@ -72,18 +81,20 @@ def load_profile(name: str | None = None, folder: Path = PROFILES) -> Profile:
         )
     path = folder / f"{name}.yaml"
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+        # Times, sizes and names reach sbatch as written: YAML would make 43200 of 12:00:00.
+        written = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise DlbhpcError(f"cluster profile {path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise DlbhpcError(f"cluster profile {path} must hold keys and values")
-    return _checked(name, values, path)
+    texts = {key: written[key] for key in _TEXT if values.get(key) is not None}
+    return _checked(name, values | texts, path)
 
 
 def _checked(name: str, values: dict[str, Any], path: Path) -> Profile:
     where = f"cluster profile {path}"
-    # sbatch takes times and sizes as text; YAML reads 60 or 1:30 as numbers.
-    values |= {key: str(values[key]) for key in _TEXT if values.get(key) is not None}
     profile = from_plain(Profile, {**values, "name": name}, where)
     if profile.scheduler not in SCHEDULERS:
         raise DlbhpcError(
@@ -98,7 +109,15 @@ def _checked(name: str, values: dict[str, Any], path: Path) -> Profile:
     for text in (*texts, *profile.sbatch_lines):
         if any(ord(character) < 32 for character in text):
             raise DlbhpcError(f"{where}: {text!r} holds a control character")
+    for text in texts:
+        if '"' in text or "\\" in text:
+            raise DlbhpcError(
+                f"{where}: {text!r} holds a quote or a backslash, which sbatch misreads"
+            )
     for line in profile.sbatch_lines:
-        if not line.startswith("-"):
-            raise DlbhpcError(f"{where}: {line!r} must be an option of sbatch, as --exclude=n1 is")
+        option = line.partition("=")[0].split()[0] if line.strip() else ""
+        if not option.startswith("--"):
+            raise DlbhpcError(f"{where}: {line!r} must be a long option, as --exclude=n1 is")
+        if option in _OURS:
+            raise DlbhpcError(f"{where}: sbatch_lines must not set {option}: the run decides it")
     return profile

@@ -14,7 +14,7 @@ TAG_PREFIX = "dlbhpc:"
 """A job's comment is this and its lease's token: an orphan is found by it."""
 
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
-_INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_")
+_INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
 _FIELDS = "%i|%T|%r|%k"
 
 
@@ -37,10 +37,34 @@ class QueuedJob:
         return tag if prefix == TAG_PREFIX else None
 
 
+@dataclass(frozen=True)
+class JobNow:
+    """A job as the controller sees it at this moment; how often it was requeued in ``restarts``."""
+
+    state: str
+    reason: str
+    restarts: int
+
+    @property
+    def is_being_cancelled(self) -> bool:
+        """Whether somebody is ending it for good: a job that ran into its limit goes on later."""
+        return self.state in ("CANCELLED", "COMPLETING") and self.reason != "TimeLimit"
+
+
 def slurm_command(*argv: str) -> str:
     """Run a command of Slurm's; returns its output, raises SlurmError with its own words."""
+    # What the user's environment says of states or formats must not change an answer.
+    unset = set(input_variables())
+    environment = {key: value for key, value in os.environ.items() if key not in unset}
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
     except FileNotFoundError as error:
         raise SlurmError(f"{argv[0]} is not installed here: Slurm's commands are needed") from error
     except subprocess.TimeoutExpired as error:
@@ -52,8 +76,11 @@ def slurm_command(*argv: str) -> str:
 
 
 def read_queue() -> dict[str, QueuedJob]:
-    """The user's jobs in the queue by their id, with one call of squeue."""
-    lines = slurm_command("squeue", "--me", "--noheader", f"--format={_FIELDS}").splitlines()
+    """The jobs in the queue by their id, with one call of squeue.
+
+    Everybody's, hidden partitions included: a colleague's job in a shared folder is a job too.
+    """
+    lines = slurm_command("squeue", "--all", "--noheader", f"--format={_FIELDS}").splitlines()
     return {job.job_id: job for job in parse_queue(lines)}
 
 
@@ -65,6 +92,21 @@ def parse_queue(lines: Iterable[str]) -> list[QueuedJob]:
         if len(parts) == 4 and _JOB_ID.fullmatch(parts[0]):
             jobs.append(QueuedJob(*(part.strip() for part in parts)))
     return jobs
+
+
+def look_at(job_id: str) -> JobNow:
+    """What the controller says of a job; where it says nothing, that is what is returned."""
+    try:
+        words = slurm_command("scontrol", "--oneliner", "show", "job", _checked(job_id)).split()
+    except SlurmError:
+        return JobNow("UNKNOWN", "", 0)
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    restarts = fields.get("Restarts", "0")
+    return JobNow(
+        state=fields.get("JobState", "UNKNOWN"),
+        reason=fields.get("Reason", ""),
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+    )
 
 
 def requeue(job_id: str) -> str:

@@ -14,16 +14,18 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.files import differing, write_bytes
-from dlbhpc.run.lease import Lease, acquire, read_lease, rewrite
+from dlbhpc.run.lease import Lease, acquire, read_lease, release, rewrite
 from dlbhpc.run.record import Run, read_run, write_records
 from dlbhpc.scheduler.processes import JOB_VARIABLE, ProcessId, marked
 from dlbhpc.scheduler.profile import Profile
-from dlbhpc.scheduler.queue import QueuedJob, read_queue
+from dlbhpc.scheduler.queue import QueuedJob, SlurmError, read_queue
 from dlbhpc.scheduler.sbatch import render
+from dlbhpc.steps.names import FENCE
 
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _LOOKUP_SECONDS = 10.0
+_QUEUE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,38 @@ class Jobs:
         if self._queue is None:
             self._queue = read_queue()
         if lease.job_id:
-            return self._queue.get(lease.job_id)
+            job = self._queue.get(lease.job_id)
+            # Job ids are given out again, and each cluster has its own.
+            return job if job is not None and job.token == lease.token else None
         return next((job for job in self._queue.values() if job.token == lease.token), None)
 
 
 def live_lease(output: OutputLayout) -> Lease | None:
     """The lease of the job that owns the run at this moment, if one does."""
     return Jobs().live(output)
+
+
+class Watch:
+    """Whether a run's job still lives, asked again and again: Slurm's controller only seldom.
+
+    A controller that does not answer says nothing about the job, which then counts as alive.
+    """
+
+    def __init__(self, output: OutputLayout) -> None:
+        self._output = output
+        self._looked = 0.0
+        self._interval = 0.0
+
+    def alive(self) -> bool:
+        if time.monotonic() - self._looked < self._interval:
+            return True
+        self._looked = time.monotonic()
+        try:
+            lease = live_lease(self._output)
+        except SlurmError:
+            return True
+        self._interval = _QUEUE_SECONDS if lease and lease.scheduler == "slurm" else 0.0
+        return lease is not None
 
 
 def log_path(output: OutputLayout, job_id: str) -> Path:
@@ -116,24 +143,43 @@ def submit(run: Run, profile: Profile) -> Submitted:
     """
     output = run.launch.output
     if check_output(run):
+        if not run.launch.resume:
+            raise DlbhpcError(
+                f"{output.folder} is complete, and --no-resume never overwrites that: "
+                "choose another --output to train it again"
+            )
         return Submitted(None)
     if profile.scheduler == "slurm" and shutil.which("sbatch") is None:
         raise DlbhpcError(
             f"the profile {profile.name} needs Slurm, and there is no sbatch on this machine: "
             "submit from a login node of the cluster, or train here with --cluster local"
         )
+    if profile.scheduler == "slurm":
+        try:
+            read_queue()
+        except SlurmError as error:
+            raise DlbhpcError(
+                f"Slurm does not answer here ({error}): submit from a login node of the cluster, "
+                "or train on this machine with --cluster local"
+            ) from error
     own = ProcessId.of(os.getpid())
     assert own is not None, "a running process has an entry in /proc"
-    output.folder.mkdir(parents=True, exist_ok=True)
     lease = Lease.new(profile.scheduler, "", own.pid, own.started)
+    script = render(run.launch, profile, lease.token)
+    output.folder.mkdir(parents=True, exist_ok=True)
     dead = acquire(output.lease, lease, Jobs().is_alive)
     # Again, now that nobody else can complete it.
-    if check_output(run):
+    try:
+        complete = check_output(run)
+    except DlbhpcError:
+        release(output.lease, lease.token)
+        raise
+    if complete:
+        release(output.lease, lease.token)
         return Submitted(None)
     if not run.launch.resume:
         set_aside(output)
     output.job.mkdir(exist_ok=True)
-    script = render(run.launch, profile, lease.token)
     write_bytes(output.batch_script, script.encode())
     write_records(run)
     start = _start_slurm if profile.scheduler == "slurm" else _start_local
@@ -175,8 +221,11 @@ def _start_slurm(output: OutputLayout, lease: Lease, script: str) -> str:
             found.extend([job] if job else [])
             return job is not None
 
-        if not _within(_LOOKUP_SECONDS, is_there):
-            output.lease.unlink(missing_ok=True)
+        if not _within(_LOOKUP_SECONDS, is_there, every=1.0):
+            release(output.lease, lease.token)
+            if not output.attempts.exists():
+                # Nothing ever began here: other sizes may be tried in the same folder.
+                output.run.unlink(missing_ok=True)
             raise DlbhpcError(f"sbatch refused the job: {error}") from error
         job_id = found[0].job_id
     held = read_lease(output.lease)
@@ -188,12 +237,15 @@ def _start_slurm(output: OutputLayout, lease: Lease, script: str) -> str:
 
 def set_aside(output: OutputLayout) -> Path | None:
     """Start afresh (--no-resume): move what earlier attempts left away; nothing is deleted."""
+    # Attempts first: their numbers must not be given out again. The fence stays where it is, or a
+    # ghost of an earlier attempt would count as the newest.
+    steps = sorted(path for path in output.steps.glob("*") if path.name != FENCE)
     leftovers = [
         path
         for path in (
-            output.steps,
-            output.checkpoints,
             output.attempts,
+            *steps,
+            output.checkpoints,
             output.evaluation,
             output.composed_config,
             output.provenance,
@@ -207,14 +259,16 @@ def set_aside(output: OutputLayout) -> Path | None:
         number += 1
     aside.mkdir(parents=True)
     for path in leftovers:
-        path.rename(aside / path.name)
+        target = aside / path.relative_to(output.folder)
+        target.parent.mkdir(exist_ok=True)
+        path.rename(target)
     return aside
 
 
-def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+def _within(seconds: float, condition: Callable[[], bool], every: float = _POLL_SECONDS) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(every)
     return True

@@ -461,6 +461,8 @@ def test_the_bundled_commit_follows_the_code(
     folder.mkdir()
     monkeypatch.setattr(bundled, "PACKAGE", tmp_path)
     monkeypatch.setattr(bundled, "_FOLDERS", (folder,))
+    monkeypatch.setattr(bundled, "_FILES", (tmp_path / "geometry.py",))
+    (tmp_path / "geometry.py").write_text("plan")
 
     def commit(change: Any) -> str:
         change()
@@ -471,6 +473,7 @@ def test_the_bundled_commit_follows_the_code(
         commit(lambda: (folder / "a.py").write_text("2")),
         commit(lambda: (folder / "a.py").rename(folder / "b.py")),
         commit(lambda: (folder / "c.yaml").write_text("")),
+        commit(lambda: (tmp_path / "geometry.py").write_text("another plan")),
     ]
-    assert len(set(seen)) == 4
+    assert len(set(seen)) == 5
     assert commit(lambda: (folder / "notes.pyc").write_text("x")) == seen[-1]

@@ -233,3 +233,57 @@ def test_the_users_python_does_not_leak_in() -> None:
         "HF_HOME": "/root",
         "PYTHONNOUSERSITE": "1",
     }
+
+
+def test_an_attempt_that_could_not_begin_is_recorded_with_its_reason(
+    submitted: Run, said: list[str]
+) -> None:
+    submitted.launch.manifest.unlink()
+    with pytest.raises(DlbhpcError):
+        begin(submitted.launch.output, JOB, said.append)
+    (attempt,) = read_attempts(submitted.launch.output)
+    assert (attempt.number, attempt.reason, attempt.job_id) == (1, "could not begin", "7")
+
+
+def test_the_numbers_go_on_when_the_steps_folder_was_lost(submitted: Run, said: list[str]) -> None:
+    import shutil
+
+    begun(submitted, said)
+    shutil.rmtree(submitted.launch.output.steps)
+    assert begun(submitted, said).name == "00002"
+
+
+def test_a_torn_provenance_is_written_anew_and_another_identity_is_refused(
+    submitted: Run, said: list[str]
+) -> None:
+    begun(submitted, said)
+    provenance = submitted.launch.output.provenance
+    whole = json.loads(provenance.read_text())
+    provenance.write_text("{")
+    begun(submitted, said)
+    assert json.loads(provenance.read_text())["identity"] == whole["identity"]
+    provenance.write_text(json.dumps({"identity": "0" * 64}))
+    with pytest.raises(DlbhpcError, match="names another identity"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_a_composed_config_that_is_no_yaml_is_a_sentence(submitted: Run, said: list[str]) -> None:
+    begun(submitted, said)
+    submitted.launch.output.composed_config.write_text("a: [")
+    with pytest.raises(DlbhpcError, match="not valid YAML"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_a_folder_in_the_place_of_the_checkpoint_is_a_sentence(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    train_to(submitted, begun(submitted, said), 3, write_checkpoint)
+    submitted.launch.output.last_checkpoint.mkdir(parents=True)
+    with pytest.raises(DlbhpcError, match="is a folder"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_a_job_that_the_scheduler_took_back_is_interrupted(submitted: Run, said: list[str]) -> None:
+    folder = begun(submitted, said)
+    assert end(folder, 0, False, said.append, taken_back=True) == 1
+    assert json.loads((folder / "end.json").read_text())["reason"] == "interrupted"

@@ -20,9 +20,12 @@ def test_every_shipped_profile_loads(path: Path) -> None:
 
 
 def test_values_that_yaml_reads_as_numbers_reach_sbatch_as_written(tmp_path: Path) -> None:
-    (tmp_path / "site.yaml").write_text(GOOD + "time: 90\nmemory: 0\nsbatch_lines: [--x=1]\n")
+    values = "time: 12:00:00\nmemory: 0\naccount: 0017\nqos: on\nsbatch_lines: [--x=1]\n"
+    (tmp_path / "site.yaml").write_text(GOOD + values)
     profile = load_profile("site", tmp_path)
-    assert (profile.time, profile.memory, profile.sbatch_lines) == ("90", "0", ("--x=1",))
+    assert (profile.time, profile.memory) == ("12:00:00", "0")
+    assert (profile.account, profile.qos) == ("0017", "on")
+    assert profile.sbatch_lines == ("--x=1",)
 
 
 def test_an_unknown_profile_names_the_nearest_and_all(tmp_path: Path) -> None:
@@ -44,7 +47,10 @@ def test_an_unknown_profile_names_the_nearest_and_all(tmp_path: Path) -> None:
         (GOOD + "num_workers: -1\n", "num_workers is -1"),
         (GOOD + 'partition: "a\\nb"\n', "control character"),
         (GOOD + "sbatch_lines: --exclude=n1\n", "sbatch_lines is '--exclude=n1'"),
-        (GOOD + "sbatch_lines: [rm -rf x]\n", "must be an option of sbatch"),
+        (GOOD + "sbatch_lines: [rm -rf x]\n", "must be a long option"),
+        (GOOD + "sbatch_lines: [--nodes=4]\n", "must not set --nodes"),
+        (GOOD + "sbatch_lines: [--comment=x]\n", "must not set --comment"),
+        (GOOD + "account: 'a\"b'\n", "holds a quote"),
         ("- a\n", "must hold keys and values"),
         ("a: [\n", "is not valid YAML"),
     ],
