@@ -37,8 +37,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 demo: $(VENV)/.installed  ## train, preempt, resume and finish a real recipe on this machine
 	@$(BIN)/python -m dlbhpc demo
 
+# The tests wait for processes most of the time, so that two cores carry four workers.
 test: $(VENV)/.installed-dev $(OLD_LIGHTNING)  ## run the whole test suite
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 4 --dist load --maxschedchunk 1
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

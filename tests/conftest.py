@@ -20,6 +20,13 @@ from tests.project import Project
 SAMPLES = 100
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first, so that no worker is left with one at the end."""
+    items.sort(
+        key=lambda item: (item.get_closest_marker("slow") is None, "random" not in item.name)
+    )
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project root in which pydoc counts as prepared (its blocks are not there)."""

@@ -73,7 +73,7 @@ def test_a_missing_package_is_a_sentence_that_names_the_set_up(tmp_path: Path) -
     )
     assert done.returncode == 2
     assert done.stderr.startswith("ERROR: the Python package yaml is not installed")
-    assert "make setup" in done.stderr
+    assert f"use {CHECKOUT}/.venv/bin/python" in done.stderr
 
 
 _WITHOUT_SITE_PACKAGES = """
