@@ -66,7 +66,14 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
         # The steps folder was lost or set aside: the numbers go on behind the attempts' folders.
         number = begin_attempt(output.steps)
     folder.mkdir(parents=True)
-    begun = {"schema_version": SCHEMA_VERSION, "attempt": number, "job_id": job.job_id}
+    # Killed before its record is whole, it is still an attempt that made no step.
+    newest = max((record.step for record in list_steps(output.steps)), default=0)
+    begun = {
+        "schema_version": SCHEMA_VERSION,
+        "attempt": number,
+        "job_id": job.job_id,
+        "resumed_from": newest or None,
+    }
     write_json(folder / "attempt.json", begun)
     try:
         _prepare(run, folder, number, job, earlier, say)

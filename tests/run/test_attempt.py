@@ -287,3 +287,17 @@ def test_a_job_that_the_scheduler_took_back_is_interrupted(submitted: Run, said:
     folder = begun(submitted, said)
     assert end(folder, 0, False, said.append, taken_back=True) == 1
     assert json.loads((folder / "end.json").read_text())["reason"] == "interrupted"
+
+
+def test_an_attempt_that_dies_while_it_begins_went_behind_no_step(
+    submitted: Run, said: list[str], write_checkpoint: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_to(submitted, begun(submitted, said), 3, write_checkpoint)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attempts, "verify_inputs", die)
+    with pytest.raises(KeyboardInterrupt):
+        begin(submitted.launch.output, JOB, said.append)
+    assert [item.resumed_from for item in read_attempts(submitted.launch.output)] == [0, 3]
