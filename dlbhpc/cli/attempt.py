@@ -60,13 +60,30 @@ def _begin(folder: Path) -> int:
 
 def _task(folder: Path) -> int:
     from dlbhpc.run.attempt import task_command, upstream_environment
+    from dlbhpc.scheduler.scratch import scratch_environment
 
+    _preflight(folder)
     argv, environment, working_directory = task_command(folder)
     os.chdir(working_directory)
+    base = os.environ | scratch_environment(os.environ)
     try:
-        os.execvpe(argv[0], argv, upstream_environment(os.environ, environment))
+        os.execvpe(argv[0], argv, upstream_environment(base, environment))
     except OSError as error:
         raise DlbhpcError(f"cannot execute {argv[0]}: {error.strerror}") from error
+
+
+def _preflight(folder: Path) -> None:
+    from dlbhpc.layout import OutputLayout
+    from dlbhpc.run.record import read_run
+    from dlbhpc.scheduler.preflight import check_task
+    from dlbhpc.scheduler.sbatch import tasks_per_node
+
+    launch = read_run(OutputLayout(folder.parent.parent)).launch
+    ntasks = tasks_per_node(launch) * launch.geometry.nodes
+    cpus = len(os.sched_getaffinity(0))
+    said = check_task(os.environ, ntasks, launch.geometry.gpus_per_node, cpus)
+    if said is not None:
+        _say(said)
 
 
 def _spawn(folder: Path, ntasks: int) -> int:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     print("$ python -m dlbhpc submit " + " ".join(command), flush=True)
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)
-    profile = load_profile("local")
+    profile = load_profile("local", layout.root)
     launch = submit.launch_of(parser.parse_args(command), profile)
     first_attempt = len(list(launch.output.attempts.glob("*"))) + 1
     preempted = False

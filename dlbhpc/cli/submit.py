@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlbhpc.cli.profile_flags import add_profile_arguments, check_limits, chosen_profile
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.recipe.locked import LOCKED_FLAGS
 
@@ -44,8 +45,8 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE,…",
         help="toy size, kept apart from the locked run",
     )
-    parser.add_argument("--cluster", metavar="PROFILE", help="cluster profile (slurm/profiles)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="project root (the checkout)")
+    add_profile_arguments(parser)
     locked = parser.add_argument_group("locked numbers", "accepted only with the locked value")
     for key, flag in LOCKED_FLAGS.items():
         locked.add_argument(flag, dest=f"locked_{key}", type=_number_or_text, metavar="VALUE")
@@ -53,12 +54,11 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from dlbhpc.command import dry_run_object
-    from dlbhpc.scheduler.profile import load_profile
     from dlbhpc.scheduler.sbatch import render
 
     if args.json and not args.dry_run:
         raise DlbhpcError("--json goes with --dry-run: add it, or leave --json out")
-    profile = load_profile(args.cluster)
+    profile = chosen_profile(args)
     launch = launch_of(args, profile)
     if args.dry_run:
         script = render(launch, profile)
@@ -93,13 +93,7 @@ def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
             num_workers=profile.num_workers,
         )
     )
-    limit = profile.gpus_per_node
-    if limit is not None and launch.geometry.gpus_per_node > limit:
-        raise DlbhpcError(
-            f"the run wants {launch.geometry.gpus_per_node} GPUs per node, nodes of the profile "
-            f"{profile.name} have {limit}: name --nodes and --gpus-per-node; "
-            f"`dlbhpc plan --recipe {args.recipe} --gpus-per-node {limit}` lists what is exact"
-        )
+    check_limits(launch, profile)
     return launch
 
 

@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.geometry import require_positive
-from dlbhpc.layout import PROFILES
 from dlbhpc.records import from_plain
+from dlbhpc.scheduler.memory import parse_memory
+from dlbhpc.scheduler.profile_checks import LEAST_GRACE_SECONDS, check_values
+from dlbhpc.scheduler.profile_files import Composed, compose, profile_folders
+from dlbhpc.scheduler.times import format_time, parse_time, round_up_to_minutes
 
 DEFAULT_VARIABLE = "DLBHPC_CLUSTER"
 """Environment variable that makes a profile the user's default."""
-
-SCHEDULERS = ("local", "slurm")
 
 
 @dataclass(frozen=True)
 class Profile:
     """One cluster profile; unset values are left to the site's own defaults.
 
-    ``time`` and ``memory`` are passed to sbatch as written. ``gpus_per_node`` is the number of GPUs
-    that a node has: a limit for a run's geometry, never a default.
+    docs/profiles.md says what each key means. ``time`` is passed to sbatch as written. ``memory``
+    is what a node gives, however ``memory_option`` asks for it. ``gpus_per_node`` and ``max_nodes``
+    are limits of a run's geometry, never defaults.
     """
 
     name: str
     scheduler: str
     grace_seconds: int
     save_every_minutes: int
-    time: str | None = None
-    cpus_per_task: int | None = None
-    gpus_per_node: int | None = None
-    gpu_type: str | None = None
+    min_save_every_minutes: int | None = None
+    max_save_every_minutes: int | None = None
+    # What sbatch is asked for
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    time: str | None = None
+    max_nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
+    gpu_option: str = "gpus-per-node"
+    cpus_per_task: int | None = None
     memory: str | None = None
-    num_workers: int | None = None
+    memory_option: str = "mem"
     sbatch_lines: tuple[str, ...] = ()
+    # What surrounds the training on a node
+    modules: tuple[str, ...] = ()
+    prologue: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    scratch: str | None = None
+    network_interface: str | None = None
+    num_workers: int | None = None
+    container: str = "none"
+    container_mount: str = "kernel"
+    container_gpu: str = "nv"
 
 
-_POSITIVE = ("grace_seconds", "save_every_minutes", "cpus_per_task", "gpus_per_node")
-_OURS = frozenset(
-    f"--{name}"
-    for name in (
-        "array job-name nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres "
-        "cpus-per-task output error open-mode signal comment requeue no-requeue export wrap"
-    ).split()
-)
-"""Options of sbatch that the batch script sets, or that would undo what it sets."""
-
-_TEXT = ("time", "gpu_type", "partition", "account", "qos", "constraint", "memory")
+_NUMBERS = frozenset(f.name for f in fields(Profile) if "int" in str(f.type))
 
 
 def default_profile_name() -> str:
@@ -66,58 +72,75 @@ def default_profile_name() -> str:
     return "slurm" if shutil.which("sbatch") else "local"
 
 
-def load_profile(name: str | None = None, folder: Path = PROFILES) -> Profile:
-    """Read ``folder/NAME.yaml``; raises DlbhpcError for an unknown name, key or value."""
-    import yaml
+def load_profile(
+    name: str | None = None,
+    root: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Profile:
+    """The profile of this name (the default one), with the values of flags over its own.
 
-    name = name or default_profile_name()
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise DlbhpcError(
-            f"there is no cluster profile {name!r} in {folder}{hint}: "
-            f"choose one of {', '.join(names)}, or write {name}.yaml there"
-        )
-    path = folder / f"{name}.yaml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-        # Times, sizes and names reach sbatch as written: YAML would make 43200 of 12:00:00.
-        written = yaml.load(text, Loader=yaml.BaseLoader)
-    except yaml.YAMLError as error:
-        raise DlbhpcError(f"cluster profile {path} is not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise DlbhpcError(f"cluster profile {path} must hold keys and values")
-    texts = {key: written[key] for key in _TEXT if values.get(key) is not None}
-    return _checked(name, values | texts, path)
+    ``root`` is the project root, in which profiles are looked for first. ``flags`` holds values by
+    key; its ``sbatch_lines`` are added to the profile's. Raises DlbhpcError, which names the file
+    or the flag, for an unknown name, key or value.
+    """
+    return profile_of(read_profile(name, profile_folders(root)), flags or {})
 
 
-def _checked(name: str, values: dict[str, Any], path: Path) -> Profile:
-    where = f"cluster profile {path}"
-    profile = from_plain(Profile, {**values, "name": name}, where)
-    if profile.scheduler not in SCHEDULERS:
-        raise DlbhpcError(
-            f"{where}: scheduler is {profile.scheduler!r}, it must be {' or '.join(SCHEDULERS)}"
-        )
-    for key in _POSITIVE:
-        if getattr(profile, key) is not None:
-            require_positive(f"{where}: {key}", getattr(profile, key))
-    if profile.num_workers is not None and profile.num_workers < 0:
-        raise DlbhpcError(f"{where}: num_workers is {profile.num_workers}, it must not be negative")
-    texts = [getattr(profile, key) or "" for key in _TEXT]
-    for text in (*texts, *profile.sbatch_lines):
-        if any(ord(character) < 32 for character in text):
-            raise DlbhpcError(f"{where}: {text!r} holds a control character")
-    for text in texts:
-        if '"' in text or "\\" in text:
-            raise DlbhpcError(
-                f"{where}: {text!r} holds a quote or a backslash, which sbatch misreads"
-            )
-    for line in profile.sbatch_lines:
-        option = line.partition("=")[0].split()[0] if line.strip() else ""
-        if not option.startswith("--"):
-            raise DlbhpcError(f"{where}: {line!r} must be a long option, as --exclude=n1 is")
-        if option in _OURS:
-            raise DlbhpcError(f"{where}: sbatch_lines must not set {option}: the run decides it")
+def read_profile(name: str | None, folders: Sequence[Path]) -> Composed:
+    """The profile's values as they stand in its files, not yet checked."""
+    return compose(name or default_profile_name(), folders, _NUMBERS)
+
+
+def profile_of(composed: Composed, flags: Mapping[str, Any]) -> Profile:
+    """The checked profile of composed values with those of flags over them."""
+    here = f"cluster profile {composed.path}"
+    profile = from_plain(Profile, {**composed.values, "name": composed.path.stem}, here)
+
+    def stands(key: str) -> str:
+        return f"cluster profile {composed.sources.get(key, composed.path)}: {key}"
+
+    def flag(key: str) -> str:
+        return flag_of(key) if key in flags else stands(key)
+
+    check_values(vars(profile), stands)
+    check_values(flags, flag)
+    lines = {"sbatch_lines": (*profile.sbatch_lines, *flags.get("sbatch_lines", ()))}
+    profile = replace(profile, **{**flags, **lines})
+    for key, complaint in _contradictions(profile):
+        raise DlbhpcError(f"{flag(key)} {complaint}")
     return profile
+
+
+def flag_of(key: str) -> str:
+    """The flag that overrides a key of the profile."""
+    return "--sbatch-line" if key == "sbatch_lines" else "--" + key.replace("_", "-")
+
+
+def _contradictions(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Keys whose values do not go together with others', and why."""
+    grace, limit = profile.grace_seconds, profile.time and parse_time(profile.time)
+    if profile.scheduler == "slurm" and grace < LEAST_GRACE_SECONDS:
+        yield (
+            "grace_seconds",
+            f"is {grace}: at least {LEAST_GRACE_SECONDS}, since Slurm may look at its clock only "
+            "once a minute",
+        )
+    if limit and grace >= round_up_to_minutes(limit):
+        yield (
+            "time",
+            f"is {profile.time}: a limit of {format_time(round_up_to_minutes(limit))} leaves no "
+            f"time before the warning, which comes {grace} seconds (grace_seconds) before it",
+        )
+    if profile.memory and profile.memory_option != "mem":
+        if not parse_memory(profile.memory).amount:
+            yield (
+                "memory",
+                f"is 0 (all of a node's), which --{profile.memory_option} cannot ask for",
+            )
+        elif profile.memory_option == "mem-per-cpu" and profile.cpus_per_task is None:
+            yield "memory_option", "is mem-per-cpu, which needs cpus_per_task: name that too"
+    least, most = profile.min_save_every_minutes, profile.max_save_every_minutes
+    if least is not None and profile.save_every_minutes < least:
+        yield "save_every_minutes", f"is below min_save_every_minutes, {least}"
+    if most is not None and profile.save_every_minutes > most:
+        yield "save_every_minutes", f"is above max_save_every_minutes, {most}"

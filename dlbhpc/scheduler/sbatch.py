@@ -10,6 +10,7 @@ from pathlib import Path
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import CHECKOUT, TEMPLATES
+from dlbhpc.scheduler.memory import Memory, parse_memory
 from dlbhpc.scheduler.profile import Profile
 from dlbhpc.scheduler.queue import TAG_PREFIX
 
@@ -26,36 +27,47 @@ def job_name(launch: Launch) -> str:
     return _NAME.sub("-", "-".join(parts))[:_NAME_LENGTH]
 
 
-def sbatch_options(launch: Launch, profile: Profile, token: str | None = None) -> list[str]:
+def sbatch_options(
+    launch: Launch,
+    profile: Profile,
+    token: str | None = None,
+    *,
+    array: str | None = None,
+    dependency: str | None = None,
+) -> list[str]:
     """Every ``#SBATCH`` option of the job, in the order in which they are rendered.
 
     All GPUs of a node are visible to each of its tasks, since the upstreams count the devices they
-    see: --gpus-per-node, never --gpus-per-task.
+    see: --gpus-per-node or --gres, never --gpus-per-task. ``array`` and ``dependency`` are the
+    values of those options; the log of an array's element is named after both of its numbers, as
+    submitit looks for it.
     """
     geometry = launch.geometry
-    gpu = f"{profile.gpu_type}:" if profile.gpu_type else ""
     # rdlm starts its own processes: one task that sees all the GPUs.
     tasks = tasks_per_node(launch)
+    log = "%j_0_log.out" if array is None else "%A_%a_0_log.out"
     options: list[tuple[str, object | None]] = [
         ("job-name", job_name(launch)),
+        ("array", array),
+        ("dependency", dependency),
         ("nodes", geometry.nodes),
         ("ntasks", tasks * geometry.nodes),
         ("ntasks-per-node", tasks),
-        ("gpus-per-node", f"{gpu}{geometry.gpus_per_node}"),
+        _gpus(launch, profile),
         ("cpus-per-task", _cpus_per_task(launch, profile)),
         ("time", profile.time),
-        ("mem", profile.memory),
+        (profile.memory_option, _memory(launch, profile)),
         ("partition", profile.partition),
         ("account", profile.account),
         ("qos", profile.qos),
         ("constraint", profile.constraint),
-        ("output", _quoted_path(launch.output.job / "%j_0_log.out")),
+        ("output", _quoted_path(launch.output.job / log)),
         ("open-mode", "append"),
         ("signal", f"B:USR2@{profile.grace_seconds}"),
         ("comment", token and f"{TAG_PREFIX}{token}"),
     ]
     lines = [f"--{key}={_option(value)}" for key, value in options if value is not None]
-    return [*lines, "--requeue", *profile.sbatch_lines]
+    return [*lines, "--requeue", *map(_site_line, profile.sbatch_lines)]
 
 
 def tasks_per_node(launch: Launch) -> int:
@@ -64,7 +76,13 @@ def tasks_per_node(launch: Launch) -> int:
 
 
 def render(
-    launch: Launch, profile: Profile, token: str | None = None, python: str = sys.executable
+    launch: Launch,
+    profile: Profile,
+    token: str | None = None,
+    python: str = sys.executable,
+    *,
+    array: str | None = None,
+    dependency: str | None = None,
 ) -> str:
     """The text of the batch script. Pure: nothing is read but the template.
 
@@ -76,18 +94,25 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # shell text; every value goes through the sh filter
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     tasks = tasks_per_node(launch)
     return environment.get_template("sbatch.sh.j2").render(
-        options=sbatch_options(launch, profile, token),
+        options=sbatch_options(launch, profile, token, array=array, dependency=dependency),
         token=token,
         title=f"{launch.recipe.name} on {launch.recipe.dataset.name}, profile {profile.name}",
+        notes=notes(launch, profile),
         run=launch.output.folder,
         checkout=CHECKOUT,
         python=python,
+        modules=profile.modules,
+        prologue=profile.prologue,
+        variables=variables(profile),
+        scratch=profile.scratch,
         launcher="spawn" if profile.scheduler == "local" and launch.geometry.nodes == 1 else "srun",
         nodes=launch.geometry.nodes,
         ntasks=tasks * launch.geometry.nodes,
@@ -96,11 +121,57 @@ def render(
     )
 
 
+def variables(profile: Profile) -> dict[str, str]:
+    """The environment variables that the profile gives to the job."""
+    interface = profile.network_interface
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface else ()
+    return {**dict.fromkeys(names, interface or ""), **profile.environment}
+
+
+def notes(launch: Launch, profile: Profile) -> list[str]:
+    """What the job asks for beyond what the profile says, as sentences."""
+    if profile.memory is None or profile.memory_option == "mem":
+        return []
+    whole = parse_memory(profile.memory)
+    parts, share = _shares(launch, profile), _memory(launch, profile)
+    if share is None or share.amount * parts == whole.amount:
+        return []
+    return [
+        f"{whole} of memory over {parts} {'CPUs' if 'cpu' in profile.memory_option else 'GPUs'} "
+        f"of a node is rounded up to {share} each, {share.amount * parts}{share.unit} in all; "
+        "a smaller unit divides more finely"
+    ]
+
+
+def _gpus(launch: Launch, profile: Profile) -> tuple[str, str]:
+    kind = f"{profile.gpu_type}:" if profile.gpu_type else ""
+    number = f"{kind}{launch.geometry.gpus_per_node}"
+    return ("gres", f"gpu:{number}") if profile.gpu_option == "gres" else ("gpus-per-node", number)
+
+
+def _memory(launch: Launch, profile: Profile) -> Memory | None:
+    if profile.memory is None:
+        return None
+    return parse_memory(profile.memory).share(_shares(launch, profile))
+
+
+def _shares(launch: Launch, profile: Profile) -> int:
+    """In how many parts a node's memory is asked for."""
+    if profile.memory_option == "mem-per-cpu":
+        return (profile.cpus_per_task or 1) * launch.geometry.gpus_per_node
+    return launch.geometry.gpus_per_node if profile.memory_option == "mem-per-gpu" else 1
+
+
 def _cpus_per_task(launch: Launch, profile: Profile) -> int | None:
     if profile.cpus_per_task is None:
         return None
     per_task = launch.geometry.gpus_per_node // tasks_per_node(launch)
     return profile.cpus_per_task * per_task
+
+
+def _site_line(line: str) -> str:
+    option, equals, value = line.partition("=")
+    return f"{option}{equals}{_option(value) if equals else ''}"
 
 
 def _option(value: object) -> str:
