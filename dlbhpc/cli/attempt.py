@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -44,15 +45,17 @@ def _begin(folder: Path) -> int:
     from dlbhpc.layout import OutputLayout
     from dlbhpc.run.attempt import begin
     from dlbhpc.run.lease import LeaseHeld
+    from dlbhpc.run.log import own_log
     from dlbhpc.scheduler.own_job import own_job, own_lease
 
     output = OutputLayout(folder)
+    log = own_log()
     try:
         own_lease(output, os.environ)
     except LeaseHeld as error:
         _say(f"{error}: nothing was started")
         return FENCED
-    attempt = begin(output, own_job(os.environ), _say)
+    attempt = begin(output, replace(own_job(os.environ), log=log), _say)
     if attempt is not None:
         print(attempt, flush=True)
     return 0
@@ -60,12 +63,14 @@ def _begin(folder: Path) -> int:
 
 def _task(folder: Path) -> int:
     from dlbhpc.run.attempt import task_command, upstream_environment
+    from dlbhpc.run.log import rank_of, speak_apart
     from dlbhpc.scheduler.scratch import scratch_environment
 
     _preflight(folder)
     argv, environment, working_directory = task_command(folder)
     os.chdir(working_directory)
     base = os.environ | scratch_environment(os.environ)
+    speak_apart(folder, rank_of(os.environ))
     try:
         os.execvpe(argv[0], argv, upstream_environment(base, environment))
     except OSError as error:
@@ -103,6 +108,7 @@ def _end(folder: Path, status: int) -> int:
     from dlbhpc.layout import OutputLayout
     from dlbhpc.run.attempt import end
     from dlbhpc.run.lease import release
+    from dlbhpc.run.log import last_words_of_failed_ranks
     from dlbhpc.scheduler import queue
     from dlbhpc.scheduler.control import was_cancelled
     from dlbhpc.scheduler.own_job import own_job
@@ -115,6 +121,9 @@ def _end(folder: Path, status: int) -> int:
         now = queue.look_at(job.job_id)
         taken_back = now.restarts > job.restart_count
         cancelled |= now.is_being_cancelled and not taken_back
+    if status not in (0, REQUEUE):
+        for line in last_words_of_failed_ranks(output, int(folder.name)):
+            _say(line)
     status = end(folder, status, cancelled, _say, taken_back=taken_back)
     if status == REQUEUE and job.scheduler == "slurm":
         try:

@@ -21,6 +21,15 @@ _PREFIX = "dlbhpc: "
 OnProgress = Callable[[Mapping[str, Any]], None]
 
 
+def duration(seconds: float) -> str:
+    """H:MM:SS, or D-HH:MM:SS as Slurm writes it."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{minute:02d}:{second:02d}"
+    return f"{days}-{hour:02d}:{clock}" if days else f"{hour}:{clock}"
+
+
 def format_progress(progress: Mapping[str, Any]) -> str:
     """One line: step, loss, steps per second, time left, attempt."""
     step, total, speed = progress["step"], progress["total"], progress.get("steps_per_second")
@@ -28,30 +37,40 @@ def format_progress(progress: Mapping[str, Any]) -> str:
     if isinstance(progress.get("loss"), float):
         parts.append(f"loss {progress['loss']:.3f}")
     if speed:
-        left = round((total - step) / speed)
         parts.append(f"{speed:.2f} steps/s")
-        parts.append(f"ETA {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}")
+        parts.append(f"ETA {duration((total - step) / speed)}")
     parts.append(f"attempt {progress['attempt']}")
     return "  ".join(parts)
 
 
 @dataclass
 class Tail:
-    """The lines that were added to a file since the last look; a line without its end waits."""
+    """The lines that were added to a file since the last look; a line without its end waits.
+
+    Reads from byte ``position`` on, and up to byte ``stop`` where there is one.
+    """
 
     path: Path
     position: int = 0
+    stop: int | None = None
 
     def lines(self) -> list[str]:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.position)
-                data = file.read()
-        except FileNotFoundError:
-            return []
+        data = self._read()
         whole = data[: data.rfind(b"\n") + 1]
         self.position += len(whole)
         return whole.decode(errors="replace").splitlines()
+
+    def rest(self) -> str:
+        """The last line where it never got its end: whoever wrote it was killed in the middle."""
+        return self._read().decode(errors="replace")
+
+    def _read(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position)
+                return file.read(-1 if self.stop is None else max(0, self.stop - self.position))
+        except FileNotFoundError:
+            return b""
 
 
 @dataclass

@@ -29,17 +29,20 @@ def run(args: argparse.Namespace) -> int:
 
 def report_of(output: Any) -> dict[str, Any]:
     """What happened to a run, as one object."""
-    from dlbhpc.cli.runs import state_of
     from dlbhpc.run.completion import read_completed
-    from dlbhpc.run.history import steps_repeated
+    from dlbhpc.run.history import read_attempts, steps_repeated
+    from dlbhpc.scheduler.overview import run_state
 
-    state = state_of(output)
+    now = run_state(output)
+    attempts = read_attempts(output)
     completed = read_completed(output)
     return {
         "run": str(output.folder),
-        "state": state.state,
-        "step": state.step,
-        "total_steps": state.total,
+        "state": now.state.name,
+        "note": now.state.note,
+        "job": now.job_id or None,
+        "step": now.glance.step,
+        "total_steps": now.glance.total,
         "attempts": [
             {
                 "attempt": attempt.number,
@@ -47,9 +50,9 @@ def report_of(output: Any) -> dict[str, Any]:
                 "to_step": attempt.reached,
                 "end": attempt.reason,
             }
-            for attempt in state.attempts
+            for attempt in attempts
         ],
-        "steps_repeated": steps_repeated(state.attempts),
+        "steps_repeated": steps_repeated(attempts),
         "evaluations": [
             _evaluation(path) for path in sorted(output.evaluation.glob("step-*.json"))
         ],
@@ -61,6 +64,7 @@ def text_of(report: dict[str, Any]) -> str:
     """The report for a reader."""
     lines = [
         f"{report['run']}: {report['state']}, step {report['step']}/{report['total_steps']}",
+        *([f"  {report['note']}"] if report["note"] else []),
         *(
             f"  attempt {item['attempt']}: steps {item['from_step']} to {item['to_step']}, "
             f"{item['end'] or 'no end recorded'}"

@@ -39,11 +39,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """The job that an attempt belongs to, and its scheduler (local or slurm)."""
+    """The job that an attempt belongs to, its scheduler (local or slurm), and its log.
+
+    ``log`` is the log's path and how long it was when the attempt began, None where it has none.
+    """
 
     job_id: str
     restart_count: int
     scheduler: str = "local"
+    log: Mapping[str, object] | None = None
 
 
 def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
@@ -73,6 +77,7 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
         "attempt": number,
         "job_id": job.job_id,
         "resumed_from": newest or None,
+        "log": job.log,
     }
     write_json(folder / "attempt.json", begun)
     try:
@@ -267,6 +272,7 @@ def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -
             "resumed_from": newest or None,
             "job_id": job.job_id,
             "restart_count": job.restart_count,
+            "log": job.log,
             "host": socket.gethostname(),
             "master_port": _free_port(),
             "pid": os.getpid(),

@@ -51,6 +51,15 @@ class JobNow:
         return self.state in ("CANCELLED", "COMPLETING") and self.reason != "TimeLimit"
 
 
+@dataclass(frozen=True)
+class Accounted:
+    """How Slurm's accounting says that a job ended; ``seconds`` is how long it ran."""
+
+    job_id: str
+    state: str
+    seconds: int | None
+
+
 def slurm_command(*argv: str) -> str:
     """Run a command of Slurm's; returns its output, raises SlurmError with its own words."""
     # What the user's environment says of states or formats must not change an answer.
@@ -82,6 +91,25 @@ def read_queue() -> dict[str, QueuedJob]:
     """
     lines = slurm_command("squeue", "--all", "--noheader", f"--format={_FIELDS}").splitlines()
     return {job.job_id: job for job in parse_queue(lines)}
+
+
+def read_accounting(job_ids: Iterable[str]) -> dict[str, Accounted]:
+    """How these jobs ended, by their id, with one call of sacct; raises SlurmError without one.
+
+    A job that accounting does not know (yet) is left out: that says nothing about the job.
+    """
+    jobs = ",".join(_checked(job_id) for job_id in job_ids)
+    fields = "--format=JobID,State,ElapsedRaw"
+    lines = slurm_command(
+        "sacct", "--allocations", "--noheader", "--parsable2", fields, f"--jobs={jobs}"
+    ).splitlines()
+    found = {}
+    for line in lines:
+        parts = line.split("|")
+        if len(parts) == 3 and _JOB_ID.fullmatch(parts[0]):
+            seconds = int(parts[2]) if parts[2].isdecimal() else None
+            found[parts[0]] = Accounted(parts[0], parts[1], seconds)
+    return found
 
 
 def parse_queue(lines: Iterable[str]) -> list[QueuedJob]:

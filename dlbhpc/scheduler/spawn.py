@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -47,6 +48,7 @@ def spawn(argv: Sequence[str], ntasks: int) -> int:
                 # Ranks that wait for the lost one in a collective cannot end by themselves; after
                 # a requested stop all have agreed to leave, and only need a moment.
                 if failed != REQUEUE:
+                    _name_the_failed(tasks)
                     _terminate(tasks)
                 deadline = time.monotonic() + _KILL_WAIT_SECONDS
         elif time.monotonic() > deadline:
@@ -54,6 +56,13 @@ def spawn(argv: Sequence[str], ntasks: int) -> int:
                 task.kill()
         time.sleep(_POLL_SECONDS)
     return failed or next((code for task in tasks if (code := _exit_status(task))), 0)
+
+
+def _name_the_failed(tasks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Say which tasks failed, in srun's words: who reads the log knows whose words to look for."""
+    for rank, task in enumerate(tasks):
+        if status := _exit_status(task):
+            print(f"spawn: error: task {rank}: Exited with exit code {status}", file=sys.stderr)
 
 
 def _terminate(tasks: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,10 +34,15 @@ def attempt(run: Run, number: int, reason: str | None, job_id: str = "7") -> Pat
     return folder
 
 
-def state(run: Run, capsys: pytest.CaptureFixture[str]) -> str:
+def row(run: Run, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["status", "--json", "--root", str(run.launch.layout.root)]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    text: str = row["state"]
+    (only,) = json.loads(capsys.readouterr().out)
+    assert isinstance(only, dict)
+    return only
+
+
+def state(run: Run, capsys: pytest.CaptureFixture[str]) -> str:
+    text: str = row(run, capsys)["state"]
     return text
 
 
@@ -61,7 +67,7 @@ def test_a_name_that_fits_two_runs_lists_them(submitted: Run) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [("preempted", "preempted"), (None, "interrupted"), ("could not begin", "could not begin")],
+    [("storage", "storage"), (None, "interrupted"), ("could not begin", "could not begin")],
 )
 def test_a_run_without_a_job_shows_why_its_last_attempt_ended(
     submitted: Run, capsys: pytest.CaptureFixture[str], reason: str | None, expected: str
@@ -97,7 +103,9 @@ def test_a_damaged_record_is_named_and_hides_no_other_run(
     submitted: Run, capsys: pytest.CaptureFixture[str], name: str, text: bytes
 ) -> None:
     (submitted.launch.output.folder / name).write_bytes(text)
-    assert name in state(submitted, capsys)
+    shown = row(submitted, capsys)
+    assert shown["state"] == "damaged"
+    assert name in shown["note"]
     assert main(["report", RECIPE, "--root", str(submitted.launch.layout.root)]) == 2
     assert name in capsys.readouterr().err
 
