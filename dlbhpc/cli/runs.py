@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -21,9 +22,12 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 def find_runs(layout: Layout) -> list[OutputLayout]:
     """Every run under the root's checkpoints folder, in the order of their paths."""
-    if not layout.checkpoints.is_dir():
-        return []
-    return [OutputLayout(path.parent) for path in sorted(layout.checkpoints.glob("**/run.json"))]
+    found = []
+    for folder, below, names in os.walk(layout.checkpoints):
+        if "run.json" in names:
+            found.append(Path(folder))
+            below.clear()  # a run's own folders may be many, and hold no other run
+    return [OutputLayout(folder) for folder in sorted(found)]
 
 
 def find_run(name: str, layout: Layout) -> OutputLayout:
