@@ -43,7 +43,7 @@ def test_many_jobs_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = read_accounting([*map(str, range(40, 240)), "41", "", "no id; rm -rf x"])
     assert found == {"41": Accounted("41", ("COMPLETED",))}
     (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert "--jobs=100,101," in call and "rm" not in call
+    assert "--jobs=100,101," in call and ";" not in call
 
 
 def test_no_jobs_are_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
