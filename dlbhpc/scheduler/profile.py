@@ -18,6 +18,7 @@ DEFAULT_VARIABLE = "DLBHPC_CLUSTER"
 """Environment variable that makes a profile the user's default."""
 
 SCHEDULERS = ("local", "slurm")
+ACCELERATORS = ("cuda", "cpu")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Profile:
     """One cluster profile; unset values are left to the site's own defaults.
 
     ``time`` and ``memory`` are passed to sbatch as written. ``gpus_per_node`` is the number of GPUs
-    that a node has: a limit for a run's geometry, never a default.
+    that a node has: a limit for a run's geometry, never a default. ``accelerator`` is what trials
+    train on: ``cuda``, or ``cpu`` where there are no GPUs, or none but in name.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Profile:
     constraint: str | None = None
     memory: str | None = None
     num_workers: int | None = None
+    accelerator: str = "cuda"
     sbatch_lines: tuple[str, ...] = ()
 
 
@@ -99,6 +102,11 @@ def _checked(name: str, values: dict[str, Any], path: Path) -> Profile:
     if profile.scheduler not in SCHEDULERS:
         raise DlbhpcError(
             f"{where}: scheduler is {profile.scheduler!r}, it must be {' or '.join(SCHEDULERS)}"
+        )
+    if profile.accelerator not in ACCELERATORS:
+        raise DlbhpcError(
+            f"{where}: accelerator is {profile.accelerator!r}, it must be "
+            f"{' or '.join(ACCELERATORS)}"
         )
     for key in _POSITIVE:
         if getattr(profile, key) is not None:

@@ -52,6 +52,7 @@ def test_an_unknown_profile_names_the_nearest_and_all(tmp_path: Path) -> None:
         (GOOD + "sbatch_lines: [--comment=x]\n", "must not set --comment"),
         (GOOD + "account: 'a\"b'\n", "holds a quote"),
         ("- a\n", "must hold keys and values"),
+        (GOOD + "accelerator: tpu\n", "cuda or cpu"),
         ("a: [\n", "is not valid YAML"),
     ],
 )
