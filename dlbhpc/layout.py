@@ -8,7 +8,7 @@ the same folder unless the user names another root.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -28,9 +28,14 @@ class PathError(DlbhpcError):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies under one project root (absolute, symlinks resolved)."""
+    """Where everything lies under one project root (absolute, symlinks resolved).
+
+    ``small_data`` says that data are those of trials at toy size: a tree of their own, in which
+    everything lies as it does among the real data.
+    """
 
     root: Path
+    small_data: bool = False
 
     @classmethod
     def at(cls, root: Path | None = None) -> Layout:
@@ -41,11 +46,15 @@ class Layout:
         _require_printable(root or CHECKOUT, "the project root")
         return cls((root or CHECKOUT).expanduser().resolve())
 
+    def of_trials(self) -> Layout:
+        """The same root with the small data of trials."""
+        return replace(self, small_data=True)
+
     # Data
 
     @property
     def data(self) -> Path:
-        return self.root / "data"
+        return self.root / "data" / "trials" if self.small_data else self.root / "data"
 
     def processed(self, folder: str) -> Path:
         """The processed dataset ``folder`` (a dataset record's ``processed``)."""
@@ -126,7 +135,7 @@ class Layout:
         Raises :class:`PathError`.
         """
         output = self.inside(path, "the output")
-        for taken in (self.data, self.root / "upstreams", self.images):
+        for taken in (self.root / "data", self.root / "upstreams", self.images):
             if output.is_relative_to(taken):
                 raise PathError(
                     f"the output {path} lies in {taken}, which holds what runs read: choose a "

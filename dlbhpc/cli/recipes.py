@@ -111,7 +111,8 @@ def _shown(recipe: Recipe) -> str:
         sizes = ", ".join(f"{name} {size}" for name, size in recipe.trial_defaults.sizes.items())
         facts.append(("trial", sizes))
     if recipe.unverified:
-        facts.append(("unverified", recipe.unverified))
+        facts.append(("unverified", recipe.unverified.reason))
+    facts += _resume(recipe)
     lines = [f"{recipe.name} on {recipe.dataset.name}: {recipe.summary}"]
     lines += [f"  {name:<26}{value}" for name, value in facts]
     lines.append("overrides (locked):")
@@ -124,6 +125,16 @@ def _shown(recipe: Recipe) -> str:
         lines.append("differences from the upstream (disclosed, nothing is changed):")
         lines += [f"  {entry.subject}: {entry.difference}" for entry in recipe.disclosures]
     return "\n".join(lines)
+
+
+def _resume(recipe: Recipe) -> list[tuple[str, object]]:
+    resume = recipe.resume
+    points = "each step directory" if resume.every is None else f"multiples of {resume.every:,}"
+    return [
+        ("resume points", points),
+        ("resumed exactly", ", ".join(resume.exact)),
+        ("begun anew", ", ".join(resume.anew) or "nothing"),
+    ]
 
 
 def _release(recipe: Recipe) -> str:

@@ -91,6 +91,7 @@ def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
             root=args.root,
             locked={key: getattr(args, f"locked_{key}") for key in LOCKED_FLAGS},
             num_workers=profile.num_workers,
+            accelerator=profile.accelerator,
         )
     )
     check_limits(launch, profile)

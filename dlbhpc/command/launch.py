@@ -21,6 +21,7 @@ class Request:
 
     ``trial`` holds the sizes given with ``--trial``: empty for a plain one, None for no trial.
     ``locked`` holds the values of flags that name locked numbers (keys of LOCKED_FLAGS).
+    ``accelerator`` (``cuda`` or ``cpu``) is what a trial trains on: a locked run needs GPUs.
     """
 
     recipe: str
@@ -37,6 +38,7 @@ class Request:
     root: Path | None = None
     locked: Mapping[str, object] = field(default_factory=dict)
     num_workers: int | None = None
+    accelerator: str = "cuda"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dlbhpc.geometry import (
 )
 from dlbhpc.layout import ADAPTERS, CONF, REFERENCE, Layout, OutputLayout
 from dlbhpc.recipe import (
+    SNAPSHOT_INIT,
     Recipe,
     check_locked,
     list_datasets,
@@ -37,12 +38,14 @@ _LARGEST_SEED = 2**32 - 1
 def plan_launch(request: Request, conf_dir: Path = CONF) -> Launch:
     """The launch that ``request`` asks for. Raises :class:`DlbhpcError` for what is refused."""
     recipe = load_recipe(request.recipe, request.dataset, conf_dir)
+    layout = Layout.at(request.root)
     if request.trial is not None:
-        recipe = trial_of(recipe, request.trial)
+        recipe = trial_of(recipe, request.trial, request.accelerator)
+        if recipe.trial and recipe.trial.dataset:
+            layout = layout.of_trials()
     for key, given in request.locked.items():
         if given is not None:
             check_locked(recipe, key, given)
-    layout = Layout.at(request.root)
     trial = recipe.trial is not None
     folder = request.output or layout.run_folder(recipe.dataset.name, recipe.name, trial=trial)
     output = OutputLayout(layout.output(folder, trial=trial))
@@ -81,7 +84,7 @@ def student_init_snapshot(launch: Launch) -> Path | None:
     fetched. Raises :class:`DlbhpcError` when the snapshot is not there.
     """
     init = launch.recipe.student_init
-    if init is None or launch.student_init != "hf_small":
+    if init is None or launch.student_init != SNAPSHOT_INIT:
         return None
     pinned = init.snapshot
     folder = launch.layout.snapshot(pinned.repository, pinned.revision).parents[1]
@@ -90,9 +93,9 @@ def student_init_snapshot(launch: Launch) -> Path | None:
     weights = folder / "snapshots" / commit / "model.safetensors" if commit else None
     if weights is None or not weights.is_file():
         raise DlbhpcError(
-            f"--student-init hf_small needs {pinned.repository} at {pinned.revision} under "
-            f"{folder}, which is missing: fetch it with python -m dlbhpc data fetch hf_small, or "
-            "choose another --student-init"
+            f"--student-init {SNAPSHOT_INIT} needs {pinned.repository} at {pinned.revision} under "
+            f"{folder}, which is missing: fetch it with python -m dlbhpc data fetch "
+            f"{SNAPSHOT_INIT}, or choose another --student-init"
         )
     return weights.parent
 
@@ -106,7 +109,8 @@ def _geometry(recipe: Recipe, request: Request) -> Geometry:
     if per_device is None:
         # A trial's batch is toy size: what each device gets of it follows from the batch.
         share = max(1, recipe.global_batch // (nodes * gpus))
-        per_device = share if recipe.trial else recipe.per_device_batch
+        most = recipe.max_per_device_batch or share
+        per_device = min(share, most) if recipe.trial else recipe.per_device_batch
     require_positive("--per-device-batch-size", per_device)
     for name, flag, value in (
         ("nodes", "--nodes", nodes),

@@ -71,6 +71,7 @@ def _placeholders(launch: Launch, datasets: Iterable[Dataset]) -> dict[str, Valu
         # The recipe's numbers
         "dataset": recipe.dataset.name,
         "sequence_length": recipe.dataset.sequence_length,
+        "base_vocab": recipe.dataset.base_vocab,
         "learning_rate": recipe.learning_rate,
         "warmup_steps": recipe.warmup_steps,
         "optimizer": recipe.optimizer,
@@ -88,12 +89,13 @@ def _placeholders(launch: Launch, datasets: Iterable[Dataset]) -> dict[str, Valu
         **_known(
             steps=recipe.steps,
             milestone_every=recipe.milestone_every,
+            steps_per_round=recipe.steps_per_round,
             tokenizer_name=tokenizer.repository if tokenizer else None,
             teacher=_path(launch.teacher),
             adapted_teacher=_path(launch.adapted_teacher),
             student_init=launch.student_init,
         ),
-        **(recipe.trial.sizes if recipe.trial else {}),
+        **({**recipe.trial.sizes, "accelerator": recipe.trial.accelerator} if recipe.trial else {}),
     }
 
 

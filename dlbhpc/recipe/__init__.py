@@ -11,16 +11,19 @@ from dlbhpc.recipe.load import (
 )
 from dlbhpc.recipe.locked import LOCKED_FLAGS, LockedValue, check_locked
 from dlbhpc.recipe.model import (
+    SNAPSHOT_INIT,
     Dataset,
     Departure,
     Disclosure,
     Evidence,
     Limit,
     Recipe,
+    Resume,
     Snapshot,
     StudentInit,
     Teacher,
     Trial,
+    Unverified,
     Upstream,
     Value,
 )
@@ -28,6 +31,7 @@ from dlbhpc.recipe.trial import parse_sizes, trial_of
 
 __all__ = [
     "LOCKED_FLAGS",
+    "SNAPSHOT_INIT",
     "Dataset",
     "Departure",
     "Disclosure",
@@ -35,11 +39,13 @@ __all__ = [
     "Limit",
     "LockedValue",
     "Recipe",
+    "Resume",
     "Snapshot",
     "StudentInit",
     "Teacher",
     "Trial",
     "UnknownRecipe",
+    "Unverified",
     "Upstream",
     "Value",
     "check_locked",

@@ -11,6 +11,9 @@ from dlbhpc.records import from_plain, to_plain
 Value: TypeAlias = str | int | float | bool | None
 """The value of an override or a departure, before it becomes text."""
 
+SNAPSHOT_INIT = "hf_small"
+"""The start of a student that needs published weights."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -74,7 +77,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class StudentInit:
-    """What the student may start from; ``snapshot`` is what ``hf_small`` needs locally."""
+    """What the student may start from; ``snapshot`` is what SNAPSHOT_INIT needs locally."""
 
     default: str
     allowed: tuple[str, ...]
@@ -114,11 +117,38 @@ class Disclosure:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """What a resumed run goes on with exactly, and what it begins anew.
+
+    ``every`` is None where each step directory is a point to resume from; otherwise only those
+    whose step it divides are: in the middle of a round the teacher would be another one.
+    """
+
+    exact: tuple[str, ...]
+    anew: tuple[str, ...]
+    every: int | None = None
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """Why some overrides of a recipe are not proved, and the config groups that they belong to."""
+
+    reason: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Trial:
-    """The sizes of a trial, by name, and the overrides that use them."""
+    """The sizes of a trial, by name, and the overrides that use them.
+
+    ``dataset`` is the small dataset that it trains on instead, None for the recipe's own.
+    ``accelerator`` is the one at hand: ``cuda`` or ``cpu``.
+    """
 
     sizes: Mapping[str, int]
     overrides: Mapping[str, Value]
+    dataset: Dataset | None = None
+    accelerator: str = "cuda"
 
 
 @dataclass(frozen=True)
@@ -164,7 +194,8 @@ class Recipe:
     selected_checkpoint: str
     export_bf16: bool
     num_workers: int
-    unverified: str | None
+    unverified: Unverified | None
+    resume: Resume
 
     overrides: Mapping[str, Value]
     environment: Mapping[str, str]

@@ -14,7 +14,8 @@ from dlbhpc.run.identity import identity_command
 from dlbhpc.run.record import Run
 
 _PROSE = frozenset(
-    "summary evidence disclosures unverified trial_defaults num_workers refused_datasets".split()
+    "summary evidence disclosures unverified resume trial_defaults num_workers "
+    "refused_datasets".split()
 )
 """What a recipe says about itself, or that does not change the result: outside the identity."""
 

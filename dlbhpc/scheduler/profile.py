@@ -26,7 +26,8 @@ class Profile:
 
     docs/profiles.md says what each key means. ``time`` is passed to sbatch as written. ``memory``
     is what a node gives, however ``memory_option`` asks for it. ``gpus_per_node`` and ``max_nodes``
-    are limits of a run's geometry, never defaults.
+    are limits of a run's geometry, never defaults. ``accelerator`` is what trials train on:
+    ``cuda``, or ``cpu`` where there are no GPUs, or none but in name.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Profile:
     scratch: str | None = None
     network_interface: str | None = None
     num_workers: int | None = None
+    accelerator: str = "cuda"
     container: str = "none"
     container_mount: str = "kernel"
     container_gpu: str = "nv"

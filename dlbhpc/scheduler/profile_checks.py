@@ -182,6 +182,7 @@ _CHECKS: dict[str, Check] = {
     "container": _one_of("none", "apptainer", "singularity"),
     "container_mount": _one_of("kernel", "fuse", "unpacked"),
     "container_gpu": _one_of("nv", "rocm", "none"),
+    "accelerator": _one_of("cuda", "cpu"),
 }
 
 

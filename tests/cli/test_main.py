@@ -177,7 +177,7 @@ REFUSALS = [
     (["--recipe", "mdlm", "--output", "a\nb"], "control character"),
     (["--recipe", "mdlm", "--output", "data/x"], "holds what runs read"),
     (["--recipe", "mdlm", "--output", "checkpoints/trials/x"], "must lie outside"),
-    (["--recipe", "mdlm", "--trial"], "not available yet"),
+    (["--recipe", "mdlm_sdtt", "--trial", "round=3"], "no whole number of rounds"),
     (["--recipe", "reference_mdlm", "--trial=steps=0"], "at least 1"),
     (["--recipe", "reference_mdlm", "--trial=speed=9"], "is no size"),
     (["--recipe", "reference_mdlm", "--trial=steps"], "size=number"),

@@ -406,7 +406,7 @@ def test_locked_values_may_be_repeated() -> None:
         (Request("flm", output=Path("data/x")), PathError, "holds what runs read"),
         (Request("flm", output=Path("checkpoints/trials/x")), PathError, "a locked run"),
         (Request("reference_mdlm", output=Path("x"), trial={}), PathError, "a trial must lie"),
-        (Request("flm", trial={}), DlbhpcError, "trials of flm are not available yet"),
+        (Request("mdlm_di4c", trial={}, student_init="hf_small"), DlbhpcError, "teacher or scr"),
         (Request("flm", root=Path("/a:b")), DlbhpcError, "PYTHONPATH cannot hold"),
         (Request("flm", root=Path("/a\nb")), PathError, "control character"),
     ],
@@ -429,6 +429,39 @@ def test_a_teacher_folder_that_is_a_symlink_is_refused_by_default_too(tmp_path: 
     (folder / "flm").symlink_to("/elsewhere")
     with pytest.raises(PathError, match=r"the teacher .* passes through the symlink"):
         plan_launch(Request("fmlm", root=tmp_path))
+
+
+def test_a_trial_of_a_pinned_upstream_reads_the_small_data(tmp_path: Path) -> None:
+    launch = plan_launch(Request("mdlm", root=tmp_path, trial={}, accelerator="cpu"))
+    small = tmp_path.resolve() / "data/trials"
+    tokenizer = small / "raw/huggingface/hub/models--bert-base-uncased/snapshots/trial"
+    assert launch.data == small / "training_cache/mdlm/lm1b"
+    assert launch.manifest == small / "manifests/lm1b.json"
+    assert launch.environment["HF_HOME"] == str(small / "raw/huggingface")
+    assert launch.output.folder == tmp_path.resolve() / "checkpoints/trials/lm1b/mdlm"
+    for word in (
+        "model.length=32",
+        "model.hidden_size=64",
+        "trainer.accelerator=cpu",
+        "trainer.precision='32-true'",
+        f"data.tokenizer_name_or_path={tokenizer}",
+        f"eval.gen_ppl_eval_model_name_or_path={tokenizer}",
+    ):
+        assert word in launch.argv
+    assert Launch.from_json(json.loads(json.dumps(launch.to_json()))) == launch
+    locked = plan_launch(Request("mdlm", root=tmp_path, accelerator="cpu"))
+    assert locked.data == tmp_path.resolve() / "data/training_cache/mdlm/lm1b"
+    assert not any(word.startswith("trainer.accelerator") for word in locked.argv)
+
+
+def test_a_trial_of_di4c_keeps_one_sample_per_device(tmp_path: Path) -> None:
+    geometry = plan_launch(Request("duo_di4c", root=tmp_path, trial={})).geometry
+    assert (geometry.per_device_batch, geometry.accumulation) == (1, 2)
+
+
+def test_the_output_never_lies_among_the_data_of_locked_runs(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match="holds what runs read"):
+        plan_launch(Request("mdlm", root=tmp_path, trial={}, output=tmp_path / "data/raw/x"))
 
 
 def test_hf_small_needs_its_local_snapshot(tmp_path: Path) -> None:

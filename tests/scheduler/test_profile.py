@@ -116,6 +116,7 @@ def test_null_leaves_a_value_to_the_site(tmp_path: Path) -> None:
         (GOOD + "container_mount: loop\n", "it must be kernel or fuse or unpacked"),
         (GOOD + "container_gpu: yes\n", "container_gpu is 'yes', it must be nv or rocm or none"),
         ("- a\n", "must hold keys and values"),
+        (GOOD + "accelerator: tpu\n", "cuda or cpu"),
         ("a: [\n", "is not valid YAML"),
     ],
 )
