@@ -16,6 +16,7 @@ from dlbhpc.errors import DlbhpcError
 PACKAGE = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE.parent
 CONF = PACKAGE / "conf"
+SURFACES = CONF / "surfaces"
 REFERENCE = PACKAGE / "reference"
 ADAPTERS = PACKAGE / "inside" / "adapters"
 TEMPLATES = CHECKOUT / "templates"
@@ -81,8 +82,12 @@ class Layout:
 
     # Sources, images, runs
 
+    @property
+    def upstreams(self) -> Path:
+        return self.root / "upstreams"
+
     def upstream(self, name: str) -> Path:
-        return self.root / "upstreams" / name
+        return self.upstreams / name
 
     @property
     def images(self) -> Path:
@@ -135,7 +140,7 @@ class Layout:
         Raises :class:`PathError`.
         """
         output = self.inside(path, "the output")
-        for taken in (self.root / "data", self.root / "upstreams", self.images):
+        for taken in (self.root / "data", self.upstreams, self.images):
             if output.is_relative_to(taken):
                 raise PathError(
                     f"the output {path} lies in {taken}, which holds what runs read: choose a "

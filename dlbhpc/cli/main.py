@@ -18,6 +18,7 @@ _COMMANDS = {
     "plan": "list every exact geometry of a recipe",
     "recipes": "list the recipes, or show one with its evidence",
     "data": "prepare a dataset",
+    "upstream": "record what an upstream's configuration has",
     "status": "one table over all runs",
     "logs": "print the log of a run",
     "preempt": "preempt a run, as a scheduler would: it requeues",

@@ -1,4 +1,4 @@
-"""``dlbhpc recipes``: list the recipes, or show one with its evidence, departures, disclosures."""
+"""``dlbhpc recipes``: list the recipes, show one with all that stands beside it, or check all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,28 @@ SCHEMA_VERSION = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    actions = parser.add_subparsers(dest="action", metavar="show")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     show = actions.add_parser("show", help="everything about one recipe")
     show.add_argument("recipe", help="its name")
     show.add_argument("--dataset", help="default: the recipe's first")
-    # Not set when it is left out: the list's --json, given before `show`, must survive.
-    show.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object"
+    check = actions.add_parser(
+        "check",
+        help="prove every rendered override against the upstreams' configurations",
+        description="Prove every override of every route, and of its trial, against the recorded "
+        "surfaces of the upstreams' configurations. Needs no checkout and no network. Exit status "
+        "1 where one does not fit.",
     )
+    check.add_argument(
+        "--compose",
+        action="store_true",
+        help="also compose with the upstreams' own configurations, in checkouts under upstreams/ "
+        "or where the environment variable DLBHPC_UPSTREAMS says",
+    )
+    for action in (show, check):
+        # Not set when it is left out: the list's --json, given before the action, must survive.
+        action.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +41,10 @@ def run(args: argparse.Namespace) -> int:
         recipe = read_recipe(args.recipe, args.dataset)
         print(json.dumps(recipe.to_json(), indent=1) if args.json else _shown(recipe))
         return 0
+    if args.action == "check":
+        from dlbhpc.cli.recipes_check import run as run_check
+
+        return run_check(compose=args.compose, as_json=args.json)
     recipes = list_recipes()
     if args.json:
         listed = [_listed(recipe) for recipe in recipes]

@@ -6,6 +6,7 @@ package's own files for the bundled upstream's digest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dlbhpc.command.bundled import bundled_commit
@@ -35,9 +36,16 @@ _LARGEST_SEED = 2**32 - 1
 """numpy's generators, which the upstreams seed, take no larger one."""
 
 
-def plan_launch(request: Request, conf_dir: Path = CONF) -> Launch:
-    """The launch that ``request`` asks for. Raises :class:`DlbhpcError` for what is refused."""
-    recipe = load_recipe(request.recipe, request.dataset, conf_dir)
+def plan_launch(
+    request: Request,
+    conf_dir: Path = CONF,
+    load: Callable[[str, str | None, Path], Recipe] = load_recipe,
+) -> Launch:
+    """The launch that ``request`` asks for; ``load`` reads its recipe.
+
+    Raises :class:`DlbhpcError` for what is refused.
+    """
+    recipe = load(request.recipe, request.dataset, conf_dir)
     layout = Layout.at(request.root)
     if request.trial is not None:
         recipe = trial_of(recipe, request.trial, request.accelerator)

@@ -43,6 +43,7 @@ class Dataset:
 class Upstream:
     """The code that trains: a pinned repository, or the bundled reference (no commit).
 
+    ``config`` is the root and the name of its own Hydra configuration, as in ``configs/config``.
     ``import_root`` is what goes first on PYTHONPATH, relative to the checkout. ``spawns_ranks``
     says that one task per node starts the processes of its GPUs itself. ``objective`` names what
     the loss is, where it is not simply the upstream's own.
@@ -52,6 +53,7 @@ class Upstream:
     repository: str | None
     commit: str | None
     entrypoint: str
+    config: str
     import_root: str | None
     spawns_ranks: bool
     objective: str | None
