@@ -1,18 +1,21 @@
-"""``dlbhpc data``: prepare processed datasets."""
+"""``dlbhpc data``: prepare processed datasets, verify them, hand them to the upstreams."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import Layout
 
-NAME = "data"
-HELP = "prepare a dataset"
+if TYPE_CHECKING:
+    from dlbhpc.recipe import Dataset
 
-PREPARABLE = ("pydoc",)
+BUNDLED = "pydoc"
 PINNED = ("lm1b", "owt")
+PREPARABLE = (BUNDLED, *PINNED)
+WEIGHTS = "hf_small"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,23 +23,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     prepare = actions.add_parser("prepare", help="tokenize a dataset and write its manifest")
     prepare.add_argument("dataset", help=f"one of: {', '.join(PREPARABLE)}")
-    prepare.add_argument(
-        "--root", type=Path, metavar="DIR", help="project root (default: this checkout)"
-    )
+    prepare.add_argument("--processes", type=int, help="default: one for each core")
+    verify = actions.add_parser("verify", help="compare a prepared dataset with its manifest")
+    verify.add_argument("dataset", help=f"one of: {', '.join(PREPARABLE)}")
+    bridge = actions.add_parser("bridge", help="write an upstream's cache (submit does it as well)")
+    bridge.add_argument("upstream", help="an upstream that reads such a cache: duo, mdlm, …")
+    bridge.add_argument("dataset", help=f"one of: {', '.join(PINNED)}")
+    fetch = actions.add_parser("fetch", help="fetch published weights that a student starts from")
+    fetch.add_argument("weights", choices=[WEIGHTS])
+    for action in (prepare, verify, bridge, fetch):
+        action.add_argument(
+            "--root", type=Path, metavar="DIR", help="project root (default: this checkout)"
+        )
+    for action in (prepare, verify, bridge):
+        action.add_argument("--trial", action="store_true", help="the small data of trials")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare the named dataset."""
-    if args.dataset in PINNED:
+    """Do what the sub-command says."""
+    layout = Layout.at(args.root)
+    if args.action == "fetch":
+        return _fetch(layout)
+    known = PINNED if args.action == "bridge" else PREPARABLE
+    if args.dataset not in known:
         raise DlbhpcError(
-            f"preparing {args.dataset} is not in this version: it needs the pinned raw data "
-            f"(no download is built in); `data prepare {PREPARABLE[0]}` prepares the bundled text"
+            f"unknown dataset {args.dataset!r}; data {args.action} knows: {', '.join(known)}"
         )
-    if args.dataset not in PREPARABLE:
-        raise DlbhpcError(
-            f"unknown dataset {args.dataset!r}; data prepare knows: {', '.join(PREPARABLE)}"
-        )
-    from dlbhpc.data import prepare_pydoc
+    if args.trial and args.dataset != BUNDLED:
+        layout = layout.of_trials()
+    if args.action == "prepare":
+        return _prepare(args.dataset, layout, args.processes)
+    dataset = _dataset(args.dataset, layout)
+    if args.action == "verify":
+        from dlbhpc.data.verify import verify_dataset
 
-    prepare_pydoc(Layout.at(args.root).root)
+        print(verify_dataset(dataset, layout))
+        return 0
+    return _bridge(args.upstream, dataset, layout)
+
+
+def _prepare(name: str, layout: Layout, processes: int | None) -> int:
+    if processes is not None and processes < 1:
+        raise DlbhpcError(f"--processes {processes}: it must be at least 1")
+    if name == BUNDLED:
+        from dlbhpc.data import prepare_pydoc
+
+        prepare_pydoc(layout.root)
+        return 0
+    from dlbhpc.data.prepare import prepare_pinned
+    from dlbhpc.data.raw import read_pins
+    from dlbhpc.data.trial import make_trial_raw
+
+    dataset = _dataset(name, layout)
+    pins = make_trial_raw(dataset, layout) if layout.small_data else read_pins(name)
+    prepare_pinned(dataset, pins, layout, processes)
     return 0
+
+
+def _bridge(upstream: str, dataset: Dataset, layout: Layout) -> int:
+    from dlbhpc.data.bridge import ensure_bridge
+    from dlbhpc.recipe import list_recipes
+
+    upstreams = {r.upstream.name for r in list_recipes() if r.data_source == "training_cache"}
+    if upstream not in upstreams:
+        raise DlbhpcError(
+            f"unknown upstream {upstream!r}: these read a cache: {', '.join(sorted(upstreams))}"
+        )
+    ensure_bridge(upstream, dataset, layout, print)
+    return 0
+
+
+def _fetch(layout: Layout) -> int:
+    from dlbhpc.data.raw import fetch_weights
+    from dlbhpc.recipe import read_recipe
+
+    init = read_recipe("duo_di4c").student_init
+    assert init is not None, "duo_di4c may start from published weights"
+    print(fetch_weights(init.snapshot, layout))
+    return 0
+
+
+def _dataset(name: str, layout: Layout) -> Dataset:
+    """The dataset's record; that of the trials when the layout is theirs."""
+    from dlbhpc.recipe import list_datasets, read_recipe, trial_of
+
+    if layout.small_data:
+        return trial_of(read_recipe("mdlm", name), {}).dataset
+    return next(dataset for dataset in list_datasets() if dataset.name == name)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,14 +114,20 @@ def read_manifest(path: Path, dataset: str, sequence_length: int) -> Manifest:
 
 def digest_files(folder: Path, pattern: str) -> str:
     """One sha256 over the names and contents of the files in ``folder`` that match ``pattern``."""
+    paths = sorted(folder.glob(pattern))
     digest = hashlib.sha256()
-    for path in sorted(folder.glob(pattern)):
-        content = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                content.update(chunk)
-        digest.update(f"{path.name} {content.hexdigest()}\n".encode())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing runs outside the interpreter's lock
+        for path, content in zip(paths, pool.map(_digest_file, paths), strict=True):
+            digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    content = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            content.update(chunk)
+    return content.hexdigest()
 
 
 def verify_processed(manifest: Manifest, folder: Path, splits: tuple[str, ...]) -> None:
