@@ -8,6 +8,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # beside the environment, for the tests that put it first on the path.
 OLD_LIGHTNING := .cache/lightning-2.2.1
 
+# What the upstreams import and we do not, for the tests that run their code where it is at hand.
+UPSTREAM_PACKAGES := .cache/upstream-packages
+
 # Where `make cluster-up` puts the dev cluster's files.
 CLUSTER ?= .devcluster
 
@@ -34,11 +37,17 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	    lightning==$* 'setuptools<81'  # it imports pkg_resources, which newer ones lack
 	@mv $@.part $@
 
+$(UPSTREAM_PACKAGES): $(VENV)/.installed tests/upstreams/requirements.txt
+	rm -rf $@ $@.part
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.part \
+	    --requirement tests/upstreams/requirements.txt
+	@mv $@.part $@ && touch $@
+
 demo: $(VENV)/.installed  ## train, preempt, resume and finish a real recipe on this machine
 	@$(BIN)/python -m dlbhpc demo
 
 # The tests wait for processes most of the time, so that two cores carry four workers.
-test: $(VENV)/.installed-dev $(OLD_LIGHTNING)  ## run the whole test suite
+test: $(VENV)/.installed-dev $(OLD_LIGHTNING) $(if $(wildcard upstreams/*)$(DLBHPC_UPSTREAMS),$(UPSTREAM_PACKAGES))  ## run the whole test suite
 	$(BIN)/python -m pytest --numprocesses 4 --dist load --maxschedchunk 1
 
 lint: $(VENV)/.installed-dev  ## ruff and mypy

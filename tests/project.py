@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +35,30 @@ class Project:
 
     root: Path
     cluster: str = "local"
+    recipe: str = "reference_mdlm"
+    dataset: str = "pydoc"
+    python: str = sys.executable
+    checkout: Path = CHECKOUT
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def output(self) -> OutputLayout:
         layout = Layout.at(self.root)
-        return OutputLayout(layout.run_folder("pydoc", "reference_mdlm", trial=True))
+        return OutputLayout(layout.run_folder(self.dataset, self.recipe, trial=True))
 
     def dlbhpc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "dlbhpc", *arguments, "--root", str(self.root)],
+            [self.python, "-m", "dlbhpc", *arguments, "--root", str(self.root)],
             capture_output=True,
             text=True,
-            cwd=CHECKOUT,
+            cwd=self.checkout,
+            env={**os.environ, **self.environment},
             timeout=DEADLINE_SECONDS,
         )
 
     def submit(self, *flags: str, sizes: str = "steps=20") -> subprocess.CompletedProcess[str]:
-        trial = ["--recipe", "reference_mdlm", f"--trial={sizes}", "--cluster", self.cluster]
-        return self.dlbhpc("submit", *trial, *flags)
+        trial = ["--recipe", self.recipe, f"--trial={sizes}", "--cluster", self.cluster]
+        return self.dlbhpc("submit", *trial, "--dataset", self.dataset, *flags)
 
     def start(self, *flags: str, sizes: str = "steps=20") -> None:
         """Submit, which returns when the job has begun to run."""
@@ -119,7 +125,8 @@ class Project:
         """Everything that the last optimizer step left: weights, optimizer, EMA."""
         import torch
 
-        content = torch.load(self.output.folder / "model.ckpt", weights_only=False)
+        selected = json.loads(self.output.completed.read_text())["checkpoint"]
+        content = torch.load(self.output.folder / selected, weights_only=False)
         kept = ("state_dict", "optimizer_states", "ema", "global_step")
         return {key: content[key] for key in kept}
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from dlbhpc.inside.positions import resume_at
+
 UNBOUNDED = 2**62
 """Stands for the length of a loader that does not know its own."""
 
@@ -54,17 +56,17 @@ def settle_counters(checkpoint: dict[str, Any]) -> None:
 
 
 def keep_data_position(trainer: pl.Trainer, ready: Callable[[int, bool], None]) -> None:
-    """In ``on_train_start``: have the batch samplers told their position, the first iterator anew.
+    """In ``on_train_start``: have the loaders told their position, the first iterator made anew.
 
-    A batch sampler with a method ``resume_at(batches)`` is told before every epoch how many of its
-    micro-batches are consumed; all iterators that are made of it from then on must begin behind
-    them (a loader with workers makes two and uses the second).
+    Before every epoch each loader is told how many of its micro-batches are consumed (see
+    :func:`dlbhpc.inside.positions.resume_at`); all iterators that are made of it from then on begin
+    behind them (a loader with workers makes two and uses the second).
 
     Lightning makes the first iterator before the module's ``on_train_start``, where upstreams
-    install the sampler that knows the position, and before it tells the sampler the epoch. It is
-    made anew right before the first batch is fetched, in fresh and in resumed runs alike, so that
-    both see the same order. Then ``ready`` is called, with the number of consumed micro-batches
-    and whether every loader's batch sampler has the method.
+    install another loader, and before it tells the sampler the epoch. It is made anew right before
+    the first batch is fetched, in fresh and in resumed runs alike, so that both see the same
+    order. Then ``ready`` is called, with the number of consumed micro-batches and whether every
+    loader could be told.
     """
     epoch_loop: Any = trainer.fit_loop.epoch_loop
     usual_run_start = epoch_loop.on_run_start
@@ -73,7 +75,8 @@ def keep_data_position(trainer: pl.Trainer, ready: Callable[[int, bool], None]) 
     def on_run_start(data_fetcher: Any) -> None:
         nonlocal is_first
         consumed: int = epoch_loop.batch_progress.current.ready
-        told = [_resume_at(loader, consumed) for loader in data_fetcher.combined_loader.flattened]
+        loaders = data_fetcher.combined_loader.flattened
+        told = [resume_at(loader, consumed) for loader in loaders]
         usual_run_start(data_fetcher)
         if is_first:
             is_first = False
@@ -82,11 +85,3 @@ def keep_data_position(trainer: pl.Trainer, ready: Callable[[int, bool], None]) 
             ready(consumed, all(told))
 
     epoch_loop.__dict__["on_run_start"] = on_run_start
-
-
-def _resume_at(loader: object, consumed: int) -> bool:
-    resume_at = getattr(getattr(loader, "batch_sampler", None), "resume_at", None)
-    if resume_at is None:
-        return False
-    resume_at(consumed)
-    return True

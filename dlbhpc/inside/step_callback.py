@@ -21,10 +21,13 @@ from dlbhpc.inside.latch import StopLatch
 from dlbhpc.inside.progress import EventLog, ProgressFile
 from dlbhpc.inside.saver import Saver
 from dlbhpc.inside.saving import averaged_weights
+from dlbhpc.inside.teachers import teacher_keeper
 from dlbhpc.inside.workers import protect_workers
 
 STATE_KEY = "dlbhpc"
 """Where a checkpoint holds what the keepers saved."""
+
+STATE_VERSION = 2
 
 _REQUESTS = ("", "file", "SIGUSR2", "SIGTERM")
 """Requests by the number that the ranks exchange."""
@@ -38,8 +41,8 @@ class StepCallback(Callback):
 
     The decision is made by all ranks together after every optimizer step. Having been told to
     stop, the process leaves with REQUEUE; :class:`~dlbhpc.inside.saver.Saver` says with what it
-    leaves where it cannot save. ``keepers`` hold what the upstream's own checkpoint leaves out;
-    a route may add its own.
+    leaves where it cannot save. Keepers hold what the upstream's own checkpoint leaves out:
+    ``keepers`` each rank's own, ``shared_keepers`` what is the same on all ranks.
     """
 
     def __init__(self, context: AttemptContext | None = None) -> None:
@@ -47,13 +50,14 @@ class StepCallback(Callback):
         self.context = context or AttemptContext.from_environment()
         self._random = RandomState()
         self.keepers: list[Keeper] = [self._random]
+        self.shared_keepers: list[Keeper] = []
         self._events = EventLog(self.context.events_file, self.context.attempt)
         self._progress = ProgressFile(
             self.context.progress_file, self.context.attempt, self.context.total_steps
         )
         self._step = 0
         self._checked_signals = False
-        self._loaded: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] = {}
         self._random_before_validation: dict[str, Any] | None = None
         self._validated = 0
         self._common_validation_batches = 0
@@ -69,6 +73,8 @@ class StepCallback(Callback):
             self._agreement = Agreement(trainer.world_size, trainer.global_rank)
             self._saver = Saver(self.context, self._agreement, self._events)
             self._latch = StopLatch(self.context.stop_file if self._is_writer else None)
+            teacher = teacher_keeper(pl_module)
+            self.shared_keepers += [teacher] if teacher is not None else []
         loops.disown_signals(trainer)
         self._latch.install()
         protect_workers()
@@ -128,11 +134,11 @@ class StepCallback(Callback):
         """The first data iterator was made: from here on the restored state is not disturbed."""
         if consumed and not position_kept:
             self._events.write("position_not_kept", consumed=consumed)
-        if self._loaded is not None:
-            for keeper in self.keepers:
-                if keeper.name in self._loaded:
-                    keeper.restore(self._loaded[keeper.name])
-            self._loaded = None
+        # The random state last: what restores the others may draw from it.
+        for keeper in (*self.shared_keepers, *self.keepers):
+            if keeper.name in self._loaded:
+                keeper.restore(self._loaded[keeper.name])
+        self._loaded = {}
         # Some versions of Lightning first repeat a validation that was due at the saved step.
         self._random_before_validation = self._random.save()
 
@@ -187,9 +193,10 @@ class StepCallback(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add every rank's kept state, to the upstream's own checkpoints too."""
+        """Add what is kept, every rank's own and the shared, to the upstream's checkpoints too."""
         ranks = self._agreement.gather({keeper.name: keeper.save() for keeper in self.keepers})
-        checkpoint[STATE_KEY] = {"schema_version": 1, "ranks": ranks}
+        shared = {keeper.name: keeper.save() for keeper in self.shared_keepers}
+        checkpoint[STATE_KEY] = {"schema_version": STATE_VERSION, "ranks": ranks, "shared": shared}
         loops.settle_counters(checkpoint)
 
     def on_load_checkpoint(
@@ -200,12 +207,17 @@ class StepCallback(Callback):
         if state is None:
             self._events.write("state_not_kept", why="this callback did not write the checkpoint")
             return
+        if state["schema_version"] != STATE_VERSION:
+            raise RuntimeError(
+                f"the checkpoint's kept state has version {state['schema_version']}, and this "
+                f"dlbhpc reads {STATE_VERSION}: go on with the version that began the run"
+            )
         if len(state["ranks"]) != trainer.world_size:
             raise RuntimeError(
                 f"the checkpoint holds the state of {len(state['ranks'])} processes, but "
                 f"{trainer.world_size} are running: resume with the nodes and devices of before"
             )
-        self._loaded = state["ranks"][trainer.global_rank]
+        self._loaded = {**state["shared"], **state["ranks"][trainer.global_rank]}
 
     # Validation
 

@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import resource_tracker
@@ -23,14 +24,19 @@ def protect_workers() -> None:
     also in the middle of a save. So workers start with the signals blocked, and a thread of
     theirs takes them: only a SIGTERM from the process that owns the worker ends it, as before.
     """
-    iterator: Any = dataloader._MultiProcessingDataLoaderIter
-    if not hasattr(iterator.__init__, "__wrapped__"):
-        iterator.__init__ = _starting_protected(iterator.__init__)
+    iterators: list[Any] = [dataloader._MultiProcessingDataLoaderIter]
+    # torchdata's loader, which sdtt and di4c use, starts its workers by code of its own.
+    stateful = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    if stateful is not None:
+        iterators.append(stateful._StatefulMultiProcessingDataLoaderIter)
+    for iterator in iterators:
+        if not hasattr(iterator.__init__, "__wrapped__"):
+            iterator.__init__ = _starting_protected(iterator.__init__)
 
 
 def _starting_protected(start: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(start)
-    def start_protected(self: Any, loader: Any) -> None:
+    def start_protected(self: Any, loader: Any, *more: Any) -> None:
         chosen = loader.worker_init_fn
         loader.worker_init_fn = _ProtectedWorker(chosen)
         # Children inherit the mask: no moment is left between their birth and their first line.
@@ -41,7 +47,7 @@ def _starting_protected(start: Callable[..., None]) -> Callable[..., None]:
                 # These need the tracker, whose start lifts the mask: it has to be started before.
                 resource_tracker.ensure_running()
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-            start(self, loader)
+            start(self, loader, *more)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             loader.worker_init_fn = chosen

@@ -1,0 +1,101 @@
+"""The upstreams' own code, where a checkout is at hand, launched as a user launches a trial."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlbhpc.layout import CHECKOUT
+from tests.project import Project
+
+CHECKOUTS = Path(os.environ.get("DLBHPC_UPSTREAMS") or CHECKOUT / "upstreams")
+PACKAGES = CHECKOUT / ".cache" / "upstream-packages"
+SHIMS = CHECKOUT / "tests" / "shims"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder runs an upstream's code, and takes long."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.upstream)
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def upstream_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with this one's packages, those of the upstreams, and the shims.
+
+    The product starts the upstreams with the interpreter that runs it, and lets no Python settings
+    of the caller's in: what a test wants in there has to be part of the interpreter.
+    """
+    pytest.importorskip("torch", reason="trains")
+    if not PACKAGES.is_dir():
+        pytest.skip(f"{PACKAGES} is absent; 'make .cache/{PACKAGES.name}' installs it")
+    folder = tmp_path_factory.mktemp("python")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    paths = [PACKAGES, sysconfig.get_paths()["purelib"], SHIMS]
+    (site / "all.pth").write_text("".join(f"{path}\n" for path in paths) + "import startup\n")
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def trial_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Prepares a dataset of trials, once; returns the ``data`` folder it lies in."""
+    root = tmp_path_factory.mktemp("trial-data")
+    prepared = set()
+
+    def prepare(dataset: str) -> Path:
+        if dataset not in prepared:
+            prepare_trial(root, dataset)
+            prepared.add(dataset)
+        return root / "data"
+
+    return prepare
+
+
+@pytest.fixture
+def new_run(
+    upstream_python: str, trial_data: Callable[[str], Path], tmp_path: Path
+) -> Iterator[Callable[..., Project]]:
+    """Makes project roots with trial data and a checkout: ``new_run(recipe, upstream)``."""
+    runs: list[Project] = []
+
+    def make(recipe: str, upstream: str, dataset: str = "lm1b", name: str = "") -> Project:
+        source = CHECKOUTS / upstream
+        if not source.is_dir():
+            pytest.skip(f"there is no checkout {source} (set DLBHPC_UPSTREAMS to its folder)")
+        root = tmp_path / (name or recipe)
+        shutil.copytree(trial_data(dataset), root / "data", dirs_exist_ok=True, symlinks=True)
+        (root / "upstreams").mkdir(exist_ok=True)
+        (root / "upstreams" / upstream).symlink_to(source.resolve())
+        runs.append(Project(root, recipe=recipe, dataset=dataset, python=upstream_python))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.kill_everything()
+
+
+def finish(run: Project, *flags: str, **options: Any) -> None:
+    """Submit and wait; the run must be complete."""
+    done = run.submit(*flags, "--follow", **options)
+    assert done.returncode == 0, done.stdout + done.stderr + tail(run)
+    assert run.report()["state"] == "completed", tail(run)
+
+
+def log(run: Project) -> str:
+    """What the job printed."""
+    return "".join(path.read_text(errors="replace") for path in run.output.job.glob("*.out"))
+
+
+def tail(run: Project) -> str:
+    return log(run)[-6000:]
