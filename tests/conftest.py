@@ -27,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_profiles_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests, and what they start, see the cluster profiles that are shipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project root in which pydoc counts as prepared (its blocks are not there)."""

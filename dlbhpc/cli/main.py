@@ -17,6 +17,7 @@ _COMMANDS = {
     "submit": "train a recipe: submit its job, or print it with --dry-run",
     "plan": "list every exact geometry of a recipe",
     "recipes": "list the recipes, or show one with its evidence",
+    "profiles": "list the cluster profiles, or show one with the file of each value",
     "data": "prepare a dataset",
     "upstream": "record what an upstream's configuration has",
     "status": "one table over all runs",

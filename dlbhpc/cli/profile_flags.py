@@ -42,8 +42,8 @@ def add_profile_arguments(parser: argparse.ArgumentParser) -> None:
         "--sbatch-line",
         dest="profile_sbatch_lines",
         action="append",
-        metavar="=--OPTION=VALUE",
-        help="one more option of sbatch, as --sbatch-line=--exclude=n1 (repeatable)",
+        metavar="OPTION",
+        help="one more option of sbatch: --sbatch-line=--exclude=n1 (repeatable)",
     )
 
 

@@ -37,8 +37,9 @@ class Composed:
 
 def profile_folders(root: Path | None = None) -> tuple[Path, ...]:
     """Where profiles are looked for: the project root's, the user's, then the shipped ones."""
-    folders = [Layout.at(root).root / "slurm" / "profiles", *_user_folder(), PROFILES]
-    return tuple(dict.fromkeys(folders))
+    project = Layout.at(root).root / "slurm" / "profiles"
+    # Where the root is the checkout, its folder holds the shipped ones: the user's go over those.
+    return (*([project] if project != PROFILES else []), *_user_folder(), PROFILES)
 
 
 def list_profiles(folders: Sequence[Path]) -> dict[str, Path]:

@@ -13,7 +13,9 @@ from dlbhpc.cli.main import main
 from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
-COMMANDS = ("submit plan recipes data status logs preempt cancel report demo attempt").split()
+COMMANDS = (
+    "submit plan recipes profiles data status logs preempt cancel report demo attempt"
+).split()
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -31,8 +33,13 @@ def imported_by(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("-c", "import dlbhpc"), ("-m", "dlbhpc", "--help"), ("-m", "dlbhpc", "recipes")],
-    ids=["import", "help", "recipes"],
+    [
+        ("-c", "import dlbhpc"),
+        ("-m", "dlbhpc", "--help"),
+        ("-m", "dlbhpc", "recipes"),
+        ("-m", "dlbhpc", "profiles"),
+    ],
+    ids=["import", "help", "recipes", "profiles"],
 )
 def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     assert imported_by(*arguments) & set(HEAVY) == set()

@@ -6,16 +6,20 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from dlbhpc.command import Launch, Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.scheduler.profile import Profile
-from dlbhpc.scheduler.sbatch import job_name, render, sbatch_options
+from dlbhpc.scheduler.profile_checks import check_values
+from dlbhpc.scheduler.sbatch import job_name, notes, render, sbatch_options
 
 LOCAL = Profile(name="local", scheduler="local", grace_seconds=30, save_every_minutes=5)
 SITE = Profile(
@@ -81,9 +85,99 @@ def test_rdlm_starts_its_own_processes_in_one_task(root: Path) -> None:
 
 
 def test_every_option_precedes_the_first_command(two_nodes: Launch) -> None:
-    lines = render(two_nodes, SITE).splitlines()
-    last_option = max(i for i, line in enumerate(lines) if line.startswith("#SBATCH "))
-    assert all(line.startswith("#") for line in lines[:last_option])
+    site = replace(SITE, modules=("x",), prologue=("#SBATCH --nodes=9", "set -e"), scratch="/tmp")
+    lines = render(two_nodes, site, "token", array="1-3", dependency="afterany:5").splitlines()
+    options = sbatch_options(two_nodes, site, "token", array="1-3", dependency="afterany:5")
+    assert lines[0] == "#!/bin/bash"
+    assert lines[1 : 1 + len(options)] == [f"#SBATCH {option}" for option in options]
+    # sbatch reads no option behind the first command.
+    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert command < lines.index("#SBATCH --nodes=9")
+    assert command < next(i for i, line in enumerate(lines) if line.startswith("module load"))
+
+
+def test_an_array_names_its_logs_as_submitit_looks_for_them(two_nodes: Launch) -> None:
+    options = sbatch_options(two_nodes, SITE, array="1-8%2", dependency="afterany:5")
+    assert {"--array=1-8%2", "--dependency=afterany:5"} <= set(options)
+    assert f"--output={two_nodes.output.job}/%A_%a_0_log.out" in options
+
+
+@pytest.mark.parametrize(
+    ("option", "memory", "expected", "noted"),
+    [
+        ("mem", "65G", "--mem=65G", False),
+        ("mem-per-cpu", "64G", "--mem-per-cpu=4G", False),
+        ("mem-per-cpu", "65G", "--mem-per-cpu=5G", True),
+        ("mem-per-cpu", "66560M", "--mem-per-cpu=4160M", False),
+        ("mem-per-gpu", "64G", "--mem-per-gpu=8G", False),
+        ("mem-per-gpu", "100", "--mem-per-gpu=13M", True),
+    ],
+)
+def test_the_memory_of_a_node_in_the_form_that_the_site_takes(
+    root: Path, option: str, memory: str, expected: str, noted: bool
+) -> None:
+    launch = plan_launch(Request(recipe="mdlm", root=root, nodes=1, gpus_per_node=8))
+    site = replace(SITE, cpus_per_task=2, memory=memory, memory_option=option)
+    script = render(launch, site)
+    assert expected in options_of(script)
+    assert sum("--mem" in line for line in options_of(script)) == 1
+    assert ("is rounded up to" in script) is noted
+
+
+def test_what_was_rounded_up_is_said_with_the_sum(root: Path) -> None:
+    launch = plan_launch(Request(recipe="mdlm", root=root, nodes=1, gpus_per_node=8))
+    site = replace(SITE, cpus_per_task=2, memory="65G", memory_option="mem-per-cpu")
+    assert notes(launch, site) == [
+        "65G of memory over 16 CPUs of a node is rounded up to 5G each, 80G in all; "
+        "a smaller unit divides more finely"
+    ]
+
+
+def test_gpus_as_a_generic_resource_where_the_site_takes_nothing_else(two_nodes: Launch) -> None:
+    options = sbatch_options(two_nodes, replace(SITE, gpu_option="gres"))
+    assert "--gres=gpu:h100:4" in options
+    assert not any(option.startswith("--gpus") for option in options)
+
+
+def read_as_sbatch_does(option: str) -> str:
+    """One word of an option line, after _get_argument in Slurm's sbatch.c (22.05)."""
+    word, quote, escaped = "", "", False
+    for character in option:
+        if escaped:
+            word, escaped = word + character, False
+        elif character == "\\":
+            escaped = True
+        elif quote and character == quote:
+            quote = ""
+        elif not quote and character in "\"'":
+            quote = character
+        elif not quote and (character.isspace() or character == "#"):
+            raise AssertionError(f"{option!r} ends at {character!r}")
+        else:
+            word += character
+    assert not quote, f"{option!r} does not end its quote"
+    return word
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=st.text(min_size=1))
+@example(text="a b'c$(touch x)`y`;&|#%j(é)*?~")
+def test_a_value_is_carried_exactly_or_refused(two_nodes: Launch, text: str) -> None:
+    keys = ("partition", "account", "qos", "constraint")
+    values = {**dict.fromkeys(keys, text), "sbatch_lines": (f"--exclude={text}",)}
+    try:
+        check_values(values, lambda key: key)
+    except DlbhpcError:
+        return
+    site = replace(SITE, **values)
+    options = sbatch_options(two_nodes, site)
+    words = [read_as_sbatch_does(option) for option in options]
+    assert set(words) >= {f"--{key}={text}" for key in (*keys, "exclude")}
+    assert not any("\n" in option for option in options)
+
+
+def test_what_would_be_refused_is_not_the_ordinary() -> None:
+    check_values({"account": "a b'c$(touch x)`y`;&|#%j(é)*?~"}, lambda key: key)
 
 
 def test_srun_gets_the_tasks_and_the_cpus_that_slurm_no_longer_hands_on(two_nodes: Launch) -> None:
@@ -120,7 +214,7 @@ shift 3
 echo "$*" >>"$CALLS"
 case "$1" in
     begin) [ -z "$BEGIN_STATUS" ] || exit "$BEGIN_STATUS"; printf '%s' "$ATTEMPT" ;;
-    spawn) eval "$SPAWN" ;;
+    spawn|task) eval "$SPAWN" ;;
     end) exit "${END_STATUS:-0}" ;;
 esac
 """
@@ -129,14 +223,14 @@ esac
 class Bash:
     """The rendered script with a stand-in interpreter; what was called is in `calls`."""
 
-    def __init__(self, launch: Launch, folder: Path) -> None:
+    def __init__(self, launch: Launch, folder: Path, profile: Profile = LOCAL) -> None:
         self.python = folder / "it's python"
         self.python.write_text(STAND_IN)
         self.python.chmod(0o755)
         self.attempt = folder / "attempt $HOME"
         self.attempt.mkdir()
         self.script = folder / "batch.sh"
-        self.script.write_text(render(launch, LOCAL, python=str(self.python)))
+        self.script.write_text(render(launch, profile, python=str(self.python)))
         self.calls_file = folder / "calls"
         self.calls_file.touch()
 
@@ -215,3 +309,87 @@ def test_a_signal_during_begin_is_handed_to_the_attempt(bash: Bash) -> None:
     bash.python.write_text(text)
     assert bash.start(SPAWN='test -e "$ATTEMPT/stop"').wait(30) == 0
     assert bash.calls[-1].endswith("--status 0")
+
+
+# What a profile adds to the script.
+
+NASTY = 'it\'s "$HOME" $(touch {canary}) `touch {canary}`\n#SBATCH --nodes=9\n\\ %j ; & é'
+
+
+@pytest.fixture
+def with_profile(launch: Launch, tmp_path: Path) -> Callable[[Profile], Bash]:
+    """Makes the script of a profile; `module` and `srun` are what a test puts on its PATH."""
+
+    def make(profile: Profile) -> Bash:
+        folder = tmp_path / "script"
+        folder.mkdir()
+        return Bash(launch, folder, profile)
+
+    return make
+
+
+def test_environment_values_reach_the_tasks_byte_for_byte(
+    with_profile: Callable[[Profile], Bash], tmp_path: Path
+) -> None:
+    nasty = NASTY.format(canary=tmp_path / "canary")
+    bash = with_profile(replace(LOCAL, environment={"NASTY": nasty, "http_proxy": "a b"}))
+    spawn = 'printf "%s|%s" "$NASTY" "$http_proxy" >"$ATTEMPT/seen"'
+    assert bash.start(SPAWN=spawn).wait(30) == 0
+    assert (bash.attempt / "seen").read_text() == f"{nasty}|a b"
+    assert not (tmp_path / "canary").exists()
+
+
+def test_the_network_interface_is_told_to_both_libraries_and_the_environment_goes_over_it(
+    with_profile: Callable[[Profile], Bash],
+) -> None:
+    site = replace(LOCAL, network_interface="ib0", environment={"GLOO_SOCKET_IFNAME": "eth1"})
+    bash = with_profile(site)
+    spawn = 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME" >"$ATTEMPT/seen"'
+    assert bash.start(SPAWN=spawn).wait(30) == 0
+    assert (bash.attempt / "seen").read_text() == "ib0 eth1\n"
+
+
+def test_a_prologue_that_sets_the_shell_to_end_on_errors_does_not_keep_the_end_from_running(
+    with_profile: Callable[[Profile], Bash],
+) -> None:
+    bash = with_profile(replace(LOCAL, prologue=("set -euo pipefail", "export SEEN=yes")))
+    assert bash.start(SPAWN='test "$SEEN" = yes && exit 7', END_STATUS="5").wait(30) == 5
+    assert bash.calls[-1].endswith("--status 7")
+
+
+def test_modules_are_loaded_in_order_before_anything_starts(
+    with_profile: Callable[[Profile], Bash], tmp_path: Path
+) -> None:
+    bash = with_profile(replace(LOCAL, modules=("gcc/12", "cuda/12.1")))
+    module = tmp_path / "bin" / "module"
+    module.parent.mkdir()
+    module.write_text('#!/bin/bash\necho "module $*" >>"$CALLS"\n')
+    module.chmod(0o755)
+    path = f"{module.parent}:{os.environ['PATH']}"
+    assert bash.start(PATH=path, SPAWN="exit 0").wait(30) == 0
+    assert bash.calls[0] == "module load gcc/12 cuda/12.1"
+    assert bash.calls[1].startswith("begin ")
+
+
+def test_modules_that_do_not_load_start_nothing(
+    with_profile: Callable[[Profile], Bash],
+) -> None:
+    bash = with_profile(replace(LOCAL, modules=("no-such-command-here",)))
+    assert bash.start(SPAWN="exit 0").wait(30) == 2
+    assert bash.calls == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_scratch_folder_is_one_for_each_attempt_and_removed_unless_time_is_short(
+    with_profile: Callable[[Profile], Bash], tmp_path: Path, asked: bool
+) -> None:
+    place = tmp_path / "fast disk; $(x)"
+    place.mkdir()
+    bash = with_profile(replace(LOCAL, scratch=str(place)))
+    stop = 'touch "$ATTEMPT/stop";' if asked else ""
+    spawn = f'echo "$DLBHPC_SCRATCH" >"$ATTEMPT/seen"; mkdir "$DLBHPC_SCRATCH"; {stop}'
+    environment = {"SLURM_JOB_ID": "77", "DLBHPC_LOCAL_JOB": "5"}
+    assert bash.start(SPAWN=spawn, **environment).wait(30) == 0
+    folder = place / f"dlbhpc-77-{bash.attempt.name}"
+    assert (bash.attempt / "seen").read_text() == f"{folder}\n"
+    assert folder.exists() is asked
