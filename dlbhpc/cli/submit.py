@@ -103,6 +103,7 @@ def start(
 ) -> int:
     """Submit a launch; returns 0 when it was submitted, is complete, or (followed) got complete."""
     from dlbhpc.run.inputs import prepare_run
+    from dlbhpc.scheduler.queue import input_variables
     from dlbhpc.scheduler.submission import submit
 
     if profile.scheduler == "local" and launch.geometry.nodes != 1:
@@ -120,6 +121,8 @@ def start(
         print(f"taking over from {submitted.taken_over}, which is gone")
     print(f"submitted {launch.recipe.name} on {launch.recipe.dataset.name} as {submitted.job_id}")
     print(f"  run folder: {folder}")
+    if profile.scheduler == "slurm" and (left_out := input_variables()):
+        print(f"  left out, as of another allocation: {', '.join(left_out)}")
     if not follow:
         print(f"  its log:    dlbhpc logs -f {folder}\n  all runs:   dlbhpc status")
         return 0

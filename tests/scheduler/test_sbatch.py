@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -197,6 +198,15 @@ def test_the_script_is_valid_bash(two_nodes: Launch, profile: Profile, tmp_path:
 def test_a_trial_says_so_in_its_name(root: Path) -> None:
     launch = plan_launch(Request(recipe="reference_mdlm", root=root, trial={}))
     assert job_name(launch) == "dlbhpc-reference_mdlm-pydoc-trial"
+
+
+@pytest.mark.parametrize(
+    "name", ["duo base", 'a"b', "a\nb", "a%j", "a(b)", "a$(touch x)", "x" * 300]
+)
+def test_a_job_name_holds_nothing_that_slurm_could_misread(launch: Launch, name: str) -> None:
+    odd = replace(launch, recipe=replace(launch.recipe, name=name))
+    assert re.fullmatch(r"dlbhpc-[A-Za-z0-9._-]{1,93}", job_name(odd))
+    assert sbatch_options(odd, SITE)[0] == f"--job-name={job_name(odd)}"
 
 
 @pytest.mark.parametrize("character", ["%j", '"', "\\"])
