@@ -25,6 +25,7 @@ class Run:
     ``identity`` holds the fields of the identity that are known before the upstream composes its
     configuration. ``contract`` is what every step directory of the run must carry. ``total_steps``
     is the last optimizer step; ``milestones`` are the steps that retention never removes.
+    ``retries`` is how often a submission runs again after the upstream failed.
     """
 
     launch: Launch
@@ -35,6 +36,7 @@ class Run:
     milestones: tuple[int, ...]
     save_every_seconds: int
     grace_seconds: int
+    retries: int = 0
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)
