@@ -43,7 +43,7 @@ def read_accounting(job_ids: Iterable[str]) -> dict[str, Accounted]:
     try:
         answer = slurm_command(
             "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
-            "--format=JobID,ElapsedRaw,State", f"--jobs={','.join(wanted)}",
+            "--format=JobID,State,ElapsedRaw", f"--jobs={','.join(wanted)}",
         )  # fmt: skip
     except SlurmError:
         return {}
@@ -55,7 +55,7 @@ def parse_accounting(lines: Iterable[str]) -> dict[str, Accounted]:
     found: dict[str, Accounted] = {}
     for line in lines:
         job_id, _, rest = line.strip().partition("|")
-        elapsed, _, state = rest.partition("|")
+        state, _, elapsed = rest.partition("|")
         # "CANCELLED by 1000", and in some versions "CANCELLED+".
         words = state.replace("+", " ").split()
         if words and JOB_ID.fullmatch(job_id):

@@ -20,14 +20,13 @@ def stub_sacct(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 def test_each_execution_of_a_job_has_its_state() -> None:
     lines = [
         "sacct: warning: something",
-        "41|7|PREEMPTED",
-        "42|60|CANCELLED by 1000",
-        "700_3||TIMEOUT",
-        "41|8|NODE_FAIL",
-        "43|5|",
-        "44|COMPLETED",
+        "41|PREEMPTED|7",
+        "42|CANCELLED by 1000|60",
+        "700_3|TIMEOUT|",
+        "41|NODE_FAIL|8",
+        "43||5",
         "",
-        "41|9|RUNNING",
+        "41|RUNNING|9",
     ]
     found = parse_accounting(lines)
     assert found == {
@@ -40,7 +39,7 @@ def test_each_execution_of_a_job_has_its_state() -> None:
 
 
 def test_many_jobs_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_sacct(tmp_path, monkeypatch, "echo '41|7|COMPLETED'")
+    stub_sacct(tmp_path, monkeypatch, "echo '41|COMPLETED|7'")
     found = read_accounting([*map(str, range(40, 240)), "41", "", "no id; rm -rf x"])
     assert found == {"41": Accounted("41", ("COMPLETED",), 7)}
     (call,) = (tmp_path / "calls").read_text().splitlines()

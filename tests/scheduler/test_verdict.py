@@ -163,12 +163,12 @@ def test_a_job_that_is_requeued_with_a_node_down_has_lost_it(
 @pytest.mark.parametrize(
     ("sacct", "sinfo", "cancelled", "reason"),
     [
-        ("echo '41|9|TIMEOUT'; echo '41|9|NODE_FAIL'", "echo idle", False, Reason.NODE_FAILURE),
-        ("echo '41|9|TIMEOUT'; echo '41|9|PREEMPTED'", "echo 'down*'", False, Reason.PREEMPTED),
+        ("echo '41|TIMEOUT|9'; echo '41|NODE_FAIL|9'", "echo idle", False, Reason.NODE_FAILURE),
+        ("echo '41|TIMEOUT|9'; echo '41|PREEMPTED|9'", "echo 'down*'", False, Reason.PREEMPTED),
         ("exit 1", "echo 'down*'", False, Reason.NODE_FAILURE),
         ("exit 1", "echo idle", False, Reason.INTERRUPTED),
         ("exit 1", "exit 1", False, Reason.INTERRUPTED),
-        ("echo '41|9|TIMEOUT'", "echo idle", False, Reason.INTERRUPTED),  # its record lags behind
+        ("echo '41|TIMEOUT|9'", "echo idle", False, Reason.INTERRUPTED),  # its record lags behind
         ("exit 1", "echo 'down*'", True, Reason.CANCELLED),
     ],
 )
