@@ -17,8 +17,9 @@ def run(args: argparse.Namespace) -> int:
     from dlbhpc.cli.runs import find_run
     from dlbhpc.errors import DlbhpcError
     from dlbhpc.layout import Layout
+    from dlbhpc.records import from_plain
     from dlbhpc.run.record import read_run
-    from dlbhpc.scheduler.profile import load_profile
+    from dlbhpc.scheduler.profile import Profile, load_profile
     from dlbhpc.scheduler.queue import release_hold
     from dlbhpc.scheduler.submission import Jobs, submit
 
@@ -38,7 +39,11 @@ def run(args: argparse.Namespace) -> int:
     recorded = read_run(output)
     # Earlier steps are what this is about, also where the run began with --no-resume.
     again = replace(recorded, launch=replace(recorded.launch, resume=True))
-    submitted = submit(again, load_profile(recorded.profile))
+    if recorded.cluster:
+        profile = from_plain(Profile, recorded.cluster, f"{output.run}: cluster")
+    else:
+        profile = load_profile(recorded.profile, args.root)
+    submitted = submit(again, profile)
     if submitted.job_id is None:
         print(f"already complete: {recorded.launch.selected_checkpoint}")
     else:
