@@ -1,6 +1,6 @@
 """Exit statuses that the processes of one run tell each other.
 
-74 to 76 are taken from sysexits.h: no signal (128 + N) and no interpreter (1, 2) uses them.
+74 to 77 are taken from sysexits.h: no signal (128 + N) and no interpreter (1, 2) uses them.
 """
 
 from __future__ import annotations
@@ -16,3 +16,6 @@ REQUEUE = 75
 
 FENCED = 76
 """A newer attempt owns the run (EX_PROTOCOL): this process must not write any more."""
+
+REQUEUE_WANTED = 77
+"""As REQUEUE, but the job could not be put into the queue again (EX_NOPERM): submit it by hand."""

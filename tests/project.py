@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbhpc.layout import CHECKOUT, Layout, OutputLayout
-from dlbhpc.run.history import read_events, read_progress
+from dlbhpc.run.history import read_attempts, read_events, read_progress
 from dlbhpc.scheduler.processes import marked, send
 from dlbhpc.scheduler.submission import live_lease
 
@@ -120,6 +120,15 @@ class Project:
         assert done.returncode == 0, done.stderr
         report: dict[str, Any] = json.loads(done.stdout)
         return report
+
+    def ends(self) -> list[str | None]:
+        """Why each attempt ended, oldest first."""
+        return [attempt.reason for attempt in read_attempts(self.output)]
+
+    def wait_for_attempt_to_end(self, number: int) -> None:
+        """Until an attempt's own last word is written."""
+        path = self.output.attempt(number) / "end.json"
+        eventually(path.exists, f"attempt {number} has said why it ended")
 
     def state(self) -> dict[str, Any]:
         """Everything that the last optimizer step left: weights, optimizer, EMA."""

@@ -7,9 +7,13 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.exit_status import FENCED, REQUEUE
+from dlbhpc.exit_status import FENCED, REQUEUE, REQUEUE_WANTED
+
+if TYPE_CHECKING:
+    from dlbhpc.layout import OutputLayout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,18 +47,24 @@ def _say(text: str) -> None:
 
 def _begin(folder: Path) -> int:
     from dlbhpc.layout import OutputLayout
-    from dlbhpc.run.attempt import begin
+    from dlbhpc.run.attempt import begin, is_complete
+    from dlbhpc.run.ending import settle
     from dlbhpc.run.lease import LeaseHeld
     from dlbhpc.run.log import own_log
     from dlbhpc.scheduler.own_job import own_job, own_lease
+    from dlbhpc.scheduler.verdict import silent_reasons
 
     output = OutputLayout(folder)
     log = own_log()
+    # Before all else: a job is requeued even when it finished within its grace time.
+    if is_complete(output, _say):
+        return 0
     try:
         own_lease(output, os.environ)
     except LeaseHeld as error:
         _say(f"{error}: nothing was started")
         return FENCED
+    settle(output, silent_reasons(output), _say)
     attempt = begin(output, replace(own_job(os.environ), log=log), _say)
     if attempt is not None:
         print(attempt, flush=True)
@@ -106,30 +116,43 @@ def _spawn(folder: Path, ntasks: int) -> int:
 
 def _end(folder: Path, status: int) -> int:
     from dlbhpc.layout import OutputLayout
-    from dlbhpc.run.attempt import end
+    from dlbhpc.run.ending import end
     from dlbhpc.run.lease import release
     from dlbhpc.run.log import last_words_of_failed_ranks
-    from dlbhpc.scheduler import queue
-    from dlbhpc.scheduler.control import was_cancelled
+    from dlbhpc.run.reasons import Cause
     from dlbhpc.scheduler.own_job import own_job
     from dlbhpc.scheduler.processes import TOKEN_VARIABLE
+    from dlbhpc.scheduler.verdict import memory_exceeded, own_cause
 
     output = OutputLayout(folder.parent.parent)
     job = own_job(os.environ)
-    cancelled, taken_back = was_cancelled(output.job, job.job_id), False
-    if job.scheduler == "slurm":
-        now = queue.look_at(job.job_id)
-        taken_back = now.restarts > job.restart_count
-        cancelled |= now.is_being_cancelled and not taken_back
+    cause = own_cause(output, job)
+    exceeded = memory_exceeded(output, int(folder.name))
     if status not in (0, REQUEUE):
         for line in last_words_of_failed_ranks(output, int(folder.name)):
             _say(line)
-    status = end(folder, status, cancelled, _say, taken_back=taken_back)
-    if status == REQUEUE and job.scheduler == "slurm":
-        try:
-            _say(queue.requeue(job.job_id))
-        except queue.SlurmError as error:
-            _say(f"{error}; the job cannot requeue itself: submit again to go on")
-    elif job.scheduler == "slurm" and not taken_back:
+    status = end(folder, status, cause, _say, memory_exceeded=exceeded)
+    if job.scheduler != "slurm" or cause.is_requeued:
+        return status
+    if status == REQUEUE:
+        return _run_again(folder, output, job.job_id)
+    if status != FENCED and cause is not Cause.UNKNOWN:
         release(output.lease, os.environ.get(TOKEN_VARIABLE, ""))
     return status
+
+
+def _run_again(folder: Path, output: OutputLayout, job_id: str) -> int:
+    """Put this job into Slurm's queue again; where that is refused, its script as another job."""
+    from dlbhpc.run.ending import want_requeue
+    from dlbhpc.scheduler import queue
+
+    try:
+        try:
+            _say(queue.requeue(job_id))
+        except queue.RequeueRefused as refused:
+            _say(f"{refused}; submitted again as {queue.submit_again(job_id, output.batch_script)}")
+    except queue.SlurmError as error:
+        want_requeue(folder, str(error))
+        _say(f"{error}; the job cannot requeue itself: submit again to go on")
+        return REQUEUE_WANTED
+    return REQUEUE

@@ -23,6 +23,7 @@ _COMMANDS = {
     "status": "one table over all runs",
     "logs": "print the log of a run",
     "preempt": "preempt a run, as a scheduler would: it requeues",
+    "requeue": "let a run go on that has stopped, or whose job is held",
     "cancel": "end a run; it is not requeued",
     "report": "summarise a run: attempts, steps repeated, evaluation",
     "demo": "train, preempt, resume and finish the bundled recipe",

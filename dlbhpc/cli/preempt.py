@@ -29,7 +29,14 @@ def ask(args: argparse.Namespace, action: str) -> int:
     from dlbhpc.layout import Layout
     from dlbhpc.run.record import read_run
     from dlbhpc.scheduler import queue
-    from dlbhpc.scheduler.control import CANCEL, Request, leave, mark_cancelled, unmark_cancelled
+    from dlbhpc.scheduler.control import (
+        CANCEL,
+        Request,
+        leave,
+        mark_cancelled,
+        mark_preempted,
+        unmark_cancelled,
+    )
     from dlbhpc.scheduler.processes import ProcessId
     from dlbhpc.scheduler.submission import live_lease
 
@@ -63,6 +70,7 @@ def ask(args: argparse.Namespace, action: str) -> int:
             unmark_cancelled(output.job, lease.job_id)
             raise
     else:
+        mark_preempted(output.job, lease.job_id)
         queue.ask_to_stop(lease.job_id)
     print(f"asked job {lease.job_id} to stop ({action})")
     return 0

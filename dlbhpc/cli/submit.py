@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_launch_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="print it; change nothing")
     parser.add_argument("--json", action="store_true", help="with --dry-run: one JSON object")
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run again, at most N times, when the training program failed (default: 0)",
+    )
     parser.add_argument("--follow", action="store_true", help="show the progress until the end")
 
 
@@ -67,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(summary(launch, script))
         return 0
-    return start(launch, profile, follow=args.follow)
+    if args.retries < 0:
+        raise DlbhpcError(f"--retries is {args.retries}: it must be a whole number from 0 on")
+    return start(launch, profile, follow=args.follow, retries=args.retries)
 
 
 def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
@@ -99,9 +109,14 @@ def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
 
 
 def start(
-    launch: Launch, profile: Profile, follow: bool, on_progress: OnProgress | None = None
+    launch: Launch,
+    profile: Profile,
+    follow: bool,
+    on_progress: OnProgress | None = None,
+    retries: int = 0,
 ) -> int:
     """Submit a launch; returns 0 when it was submitted, is complete, or (followed) got complete."""
+    from dlbhpc.records import to_plain
     from dlbhpc.run.inputs import prepare_run
     from dlbhpc.scheduler.queue import input_variables
     from dlbhpc.scheduler.submission import submit
@@ -112,6 +127,7 @@ def start(
             "nodes: choose --nodes 1 or another --cluster"
         )
     run = prepare_run(launch, profile.name, 60 * profile.save_every_minutes, profile.grace_seconds)
+    run = replace(run, retries=retries, cluster=to_plain(profile))
     submitted = submit(run, profile)
     folder = launch.output.folder
     if submitted.job_id is None:

@@ -1,4 +1,4 @@
-"""One attempt on the batch host: what is done once before the tasks start, and once after."""
+"""One attempt begins, on the batch host: what is done once before the tasks start."""
 
 from __future__ import annotations
 
@@ -17,20 +17,14 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.files import file_digest, read_json, write_bytes, write_json
-from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts, told_status
+from dlbhpc.run.ending import write_end
+from dlbhpc.run.files import read_json, write_bytes, write_json
+from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts
 from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs
-from dlbhpc.run.reasons import (
-    NO_PROGRESS_LIMIT,
-    RULES,
-    Ending,
-    Reason,
-    exit_status_of,
-    reason_of,
-)
+from dlbhpc.run.reasons import NO_PROGRESS_LIMIT, RULES, Reason
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
-from dlbhpc.steps import STATE, begin_attempt, list_steps, newest_attempt, recover
+from dlbhpc.steps import STATE, begin_attempt, list_steps, recover
 from dlbhpc.steps.files import sync_folder
 
 SCHEMA_VERSION = 1
@@ -39,31 +33,39 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """The job that an attempt belongs to, its scheduler (local or slurm), and its log.
+    """The job that an attempt belongs to, and its scheduler (local or slurm).
 
+    ``submission`` is the token that all jobs of one submission share, ``node_list`` what Slurm
+    calls the job's nodes.
     ``log`` is the log's path and how long it was when the attempt began, None where it has none.
     """
 
     job_id: str
     restart_count: int
     scheduler: str = "local"
+    submission: str = ""
+    node_list: str = ""
     log: Mapping[str, object] | None = None
+
+    def record(self) -> dict[str, object]:
+        """What an attempt's record says of its job."""
+        return {
+            "job_id": self.job_id,
+            "restart_count": self.restart_count,
+            "submission": self.submission,
+            "node_list": self.node_list,
+            "log": self.log,
+        }
 
 
 def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
     """Begin an attempt: fence, verify, recover, place, compose. Returns the attempt's folder.
 
-    Returns None when the run is complete already: a scheduler requeues even a job that finished
-    inside the grace time, and then nothing may be changed. Raises DlbhpcError when the run cannot
-    begin.
+    Returns None when the run is complete already. Raises DlbhpcError when the run cannot begin.
     """
-    run = read_run(output)
-    completed = completion.read_completed(output)
-    if completed is not None:
-        completion.check_same_run(output, completed, dict(run.identity))
-        completion.check_intact(output, completed, content=False)
-        say(f"already complete at step {completed['step']}: nothing to do")
+    if is_complete(output, say):
         return None
+    run = read_run(output)
     earlier = read_attempts(output)
     number = begin_attempt(output.steps)
     while (folder := output.attempt(number)).exists():
@@ -75,18 +77,31 @@ def begin(output: OutputLayout, job: Job, say: Say) -> Path | None:
     begun = {
         "schema_version": SCHEMA_VERSION,
         "attempt": number,
-        "job_id": job.job_id,
         "resumed_from": newest or None,
-        "log": job.log,
+        **job.record(),
     }
     write_json(folder / "attempt.json", begun)
     try:
         _prepare(run, folder, number, job, earlier, say)
     except Exception as error:
         # Or the run would look as the attempt before left it.
-        _write_end(folder, Reason.NOT_BEGUN, USAGE, str(error))
+        write_end(folder, Reason.NOT_BEGUN, USAGE, str(error))
         raise
     return folder
+
+
+def is_complete(output: OutputLayout, say: Say) -> bool:
+    """Whether the run is complete, and says so: then nothing is to be done, nothing changed.
+
+    Only sizes are looked at, not content. Raises DlbhpcError when the folder holds another run.
+    """
+    completed = completion.read_completed(output)
+    if completed is None:
+        return False
+    completion.check_same_run(output, completed, dict(read_run(output).identity))
+    completion.check_intact(output, completed, content=False)
+    say(f"already complete at step {completed['step']}: nothing to do")
+    return True
 
 
 def _prepare(
@@ -99,7 +114,7 @@ def _prepare(
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")
     newest = recovery.record.step if recovery.record else 0
-    fruitless = attempts_without_step(earlier, newest, job.job_id)
+    fruitless = attempts_without_step(earlier, newest, job.submission or job.job_id)
     if fruitless >= NO_PROGRESS_LIMIT:
         raise DlbhpcError(f"{Reason.NO_PROGRESS.value}: {RULES[Reason.NO_PROGRESS].advice}")
     if recovery.path is not None:
@@ -124,59 +139,6 @@ def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
     # A port that was free on the first node when the attempt began: two jobs there do not meet.
     environment["MASTER_PORT"] = str(attempt["master_port"])
     return _with_interpreter(argv), environment, run.launch.source
-
-
-def end(folder: Path, status: int, cancelled: bool, say: Say, *, taken_back: bool = False) -> int:
-    """End an attempt: complete the run, or say why not. Returns the batch script's exit status.
-
-    ``taken_back`` says that the scheduler has requeued the job already, as after a lost node.
-    """
-    attempt = read_json(folder / "attempt.json")
-    output = OutputLayout(Path(attempt["output"]))
-    run = read_run(output)
-    number = int(attempt["attempt"])
-    told = told_status(folder)
-    status = status if told is None or status == 0 else told
-    if newest_attempt(output.steps) > number:
-        reason = Reason.FENCED
-    else:
-        newest = max((record.step for record in list_steps(output.steps)), default=0)
-        final = completion.find_final(run)
-        reason = reason_of(
-            Ending(
-                status=status,
-                stop_requested=(folder / "stop").exists(),
-                cancelled=cancelled,
-                taken_back=taken_back,
-                final_step_proven=final is not None,
-                attempts_without_step=attempts_without_step(
-                    read_attempts(output), newest, attempt["job_id"]
-                ),
-            )
-        )
-        if reason is Reason.COMPLETED and final is not None:
-            provenance = read_json(output.provenance)
-            selected = completion.publish(
-                run, final, provenance["identity"], file_digest(output.composed_config)
-            )
-            say(f"published {selected}")
-    advice = RULES[reason].advice
-    _write_end(folder, reason, status, advice)
-    say(f"attempt {number} ended: {reason.value} (exit status {status}); {advice}")
-    return exit_status_of(reason, status)
-
-
-def _write_end(folder: Path, reason: Reason, status: int, advice: str) -> None:
-    write_json(
-        folder / "end.json",
-        {
-            "schema_version": SCHEMA_VERSION,
-            "reason": reason.value,
-            "status": status,
-            "advice": advice,
-            "time": time.time(),
-        },
-    )
 
 
 def _place(state: Path, target: Path) -> None:
@@ -270,9 +232,7 @@ def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -
             "keep_last": KEEP_LAST,
             "export_bf16": run.launch.recipe.export_bf16,
             "resumed_from": newest or None,
-            "job_id": job.job_id,
-            "restart_count": job.restart_count,
-            "log": job.log,
+            **job.record(),
             "host": socket.gethostname(),
             "master_port": _free_port(),
             "pid": os.getpid(),

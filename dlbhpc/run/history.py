@@ -17,6 +17,9 @@ class Attempt:
 
     ``reached`` is the last optimizer step that it is known to have made (0 when unknown);
     ``reason`` is None while it runs, or when nothing of ours was alive to say it.
+    ``restart_count`` says which execution of its job it was, ``submission`` which jobs belong
+    together, ``node_list`` where it ran (Slurm's words). ``requeue_wanted`` says that its job was
+    to run again, and nobody could put it into the queue.
     """
 
     number: int
@@ -26,6 +29,10 @@ class Attempt:
     reached: int
     reason: str | None
     status: int | None
+    restart_count: int = 0
+    submission: str = ""
+    node_list: str = ""
+    requeue_wanted: bool = False
 
 
 def read_attempts(output: OutputLayout) -> list[Attempt]:
@@ -37,15 +44,20 @@ def read_attempts(output: OutputLayout) -> list[Attempt]:
         if not isinstance(number, int) or not isinstance(resumed_from, int):
             continue
         ended = _read(folder / "end.json")
+        job_id, restarts = str(begun.get("job_id", "")), begun.get("restart_count")
         attempts.append(
             Attempt(
                 number=number,
                 folder=folder,
-                job_id=str(begun.get("job_id", "")),
+                job_id=job_id,
                 resumed_from=resumed_from,
                 reached=max(resumed_from, _reached(folder)),
                 reason=ended.get("reason"),
                 status=ended.get("status"),
+                restart_count=restarts if isinstance(restarts, int) else 0,
+                submission=str(begun.get("submission") or job_id),
+                node_list=str(begun.get("node_list") or ""),
+                requeue_wanted=ended.get("requeue_wanted") is True,
             )
         )
     return attempts
@@ -59,15 +71,15 @@ def steps_repeated(attempts: Sequence[Attempt]) -> int:
     )
 
 
-def attempts_without_step(attempts: Sequence[Attempt], newest_step: int, job_id: str) -> int:
-    """How many attempts of this job in a row, up to the last, published no new step.
+def attempts_without_step(attempts: Sequence[Attempt], newest_step: int, submission: str) -> int:
+    """How many attempts of this submission in a row, up to the last, published no new step.
 
     ``newest_step`` is the newest valid step now (0 when there is none).
     """
     count = 0
     following = newest_step
     for attempt in reversed(attempts):
-        if attempt.job_id != job_id or following > attempt.resumed_from:
+        if attempt.submission != submission or following > attempt.resumed_from:
             break
         count += 1
         following = attempt.resumed_from

@@ -114,13 +114,16 @@ def failed_ranks(text: str) -> list[int]:
     return _numbers(first[0]) if first else []
 
 
+def end_of_log(output: OutputLayout, number: int) -> str:
+    """The end of what an attempt wrote into its job's log; "" where that cannot be read."""
+    part = log_part(output, number)
+    return _tail(part.path, part.start) if part else ""
+
+
 def last_words_of_failed_ranks(output: OutputLayout, number: int) -> list[str]:
     """The last lines of the ranks above 0 that failed, so that no error is hidden in a file."""
-    part = log_part(output, number)
-    if part is None:
-        return []
     lines = []
-    ranks = [rank for rank in failed_ranks(_tail(part.path, part.start)) if rank > 0]
+    ranks = [rank for rank in failed_ranks(end_of_log(output, number)) if rank > 0]
     for rank in ranks[:_MOST_RANKS]:
         path = rank_log(output.attempt(number), rank)
         words = _tail(path).splitlines()[-_TAIL_LINES:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dlbhpc.command import Launch
@@ -25,6 +25,8 @@ class Run:
     ``identity`` holds the fields of the identity that are known before the upstream composes its
     configuration. ``contract`` is what every step directory of the run must carry. ``total_steps``
     is the last optimizer step; ``milestones`` are the steps that retention never removes.
+    ``retries`` is how often a submission runs again after the upstream failed. ``cluster`` is the
+    whole cluster profile as it was, with what flags had changed; empty in records of before.
     """
 
     launch: Launch
@@ -35,6 +37,8 @@ class Run:
     milestones: tuple[int, ...]
     save_every_seconds: int
     grace_seconds: int
+    retries: int = 0
+    cluster: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dlbhpc.scheduler.queue import SlurmError, slurm_command
-
-_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+from dlbhpc.scheduler.queue import JOB_ID, SlurmError, slurm_command
 
 
 @dataclass(frozen=True)
@@ -16,11 +13,13 @@ class Accounted:
     """One job in the accounting. ``states`` has one state for each execution, oldest first.
 
     Slurm keeps one record for each time that it requeued the job: the first says how the attempt
-    with restart count 0 ended, and so on.
+    with restart count 0 ended, and so on. ``seconds`` is how long the newest one ran, None where
+    that is not known.
     """
 
     job_id: str
     states: tuple[str, ...]
+    seconds: int | None = None
 
     @property
     def state(self) -> str:
@@ -38,13 +37,13 @@ def read_accounting(job_ids: Iterable[str]) -> dict[str, Accounted]:
     A job that is not in the answer is one of which nothing is known: records lag behind, and a
     site may have no accounting, or its daemon may be down. That is never an error, nor an end.
     """
-    wanted = sorted({job_id for job_id in job_ids if _JOB_ID.fullmatch(job_id)})
+    wanted = sorted({job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)})
     if not wanted:
         return {}
     try:
         answer = slurm_command(
             "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
-            "--format=JobID,State", f"--jobs={','.join(wanted)}",
+            "--format=JobID,State,ElapsedRaw", f"--jobs={','.join(wanted)}",
         )  # fmt: skip
     except SlurmError:
         return {}
@@ -53,11 +52,14 @@ def read_accounting(job_ids: Iterable[str]) -> dict[str, Accounted]:
 
 def parse_accounting(lines: Iterable[str]) -> dict[str, Accounted]:
     """The jobs in what sacct printed; a line that is no job's (a warning) is passed over."""
-    states: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Accounted] = {}
     for line in lines:
-        job_id, _, state = line.strip().partition("|")
+        job_id, _, rest = line.strip().partition("|")
+        state, _, elapsed = rest.partition("|")
         # "CANCELLED by 1000", and in some versions "CANCELLED+".
         words = state.replace("+", " ").split()
-        if words and _JOB_ID.fullmatch(job_id):
-            states[job_id] = (*states.get(job_id, ()), words[0])
-    return {job_id: Accounted(job_id, known) for job_id, known in states.items()}
+        if words and JOB_ID.fullmatch(job_id):
+            earlier = found[job_id].states if job_id in found else ()
+            seconds = int(elapsed) if elapsed.isdecimal() else None
+            found[job_id] = Accounted(job_id, (*earlier, words[0]), seconds)
+    return found

@@ -58,5 +58,23 @@ def was_cancelled(folder: Path, job_id: str) -> bool:
     return _cancelled_mark(folder, job_id).exists()
 
 
+def mark_preempted(folder: Path, job_id: str) -> None:
+    """Note that a job of Slurm's is asked to stop by us, which Slurm does not know."""
+    _preempted_mark(folder, job_id).touch()
+
+
+def take_preempted(folder: Path, job_id: str) -> bool:
+    """Whether we asked this job to stop; the note is taken away, since it runs again."""
+    try:
+        _preempted_mark(folder, job_id).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _preempted_mark(folder: Path, job_id: str) -> Path:
+    return folder / f"{job_id}.preempted"
+
+
 def _cancelled_mark(folder: Path, job_id: str) -> Path:
     return folder / f"{job_id}.cancelled"

@@ -9,8 +9,9 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.glance import Glance, glance
 from dlbhpc.run.lease import Lease, read_lease
+from dlbhpc.scheduler.accounting import Accounted, read_accounting
 from dlbhpc.scheduler.control import was_cancelled
-from dlbhpc.scheduler.queue import Accounted, QueuedJob, SlurmError, read_accounting
+from dlbhpc.scheduler.queue import QueuedJob, SlurmError
 from dlbhpc.scheduler.state import Facts, InQueue, State, state_of
 from dlbhpc.scheduler.submission import Jobs, log_path
 
@@ -74,7 +75,7 @@ def overview(outputs: Sequence[OutputLayout]) -> list[RunState | Damaged]:
             seen.append(_look(output, jobs))
         except DlbhpcError as error:
             seen.append(Damaged(output, str(error)))
-    accounting = _accounting(
+    accounting = read_accounting(
         [item.job_id for item in seen if isinstance(item, _Seen) and item.is_unexplained]
     )
     return [item if isinstance(item, Damaged) else _judge(item, accounting) for item in seen]
@@ -97,15 +98,6 @@ def _look(output: OutputLayout, jobs: Jobs) -> _Seen:
     except SlurmError:
         return _Seen(now, lease, answered=False, owned=True, queued=None)
     return _Seen(now, live or lease, answered=True, owned=live is not None, queued=queued)
-
-
-def _accounting(job_ids: Sequence[str]) -> Mapping[str, Accounted]:
-    if not job_ids:
-        return {}
-    try:
-        return read_accounting(job_ids)
-    except SlurmError:
-        return {}  # sites without accounting: the reason stays unknown
 
 
 def _judge(seen: _Seen, accounting: Mapping[str, Accounted]) -> RunState:

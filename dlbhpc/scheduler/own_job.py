@@ -17,14 +17,21 @@ def own_job(environment: Mapping[str, str]) -> Job:
 
     A local job is looked for first: it may have been started from within an allocation of Slurm's.
     """
+    token = environment.get(TOKEN_VARIABLE, "")
     local = environment.get(JOB_VARIABLE)
     if local is not None:
-        return Job(local, int(environment.get(RESTART_VARIABLE, "0")))
+        return Job(local, int(environment.get(RESTART_VARIABLE, "0")), submission=token)
     slurm = own_job_id(environment)
     if slurm is None:
         raise DlbhpcError("this belongs into a batch job: `dlbhpc submit` makes one")
     # Slurm leaves the count unset in the first attempt.
-    return Job(slurm, int(environment.get("SLURM_RESTART_COUNT") or "0"), "slurm")
+    return Job(
+        slurm,
+        int(environment.get("SLURM_RESTART_COUNT") or "0"),
+        "slurm",
+        submission=token,
+        node_list=environment.get("SLURM_JOB_NODELIST", ""),
+    )
 
 
 def own_lease(output: OutputLayout, environment: Mapping[str, str]) -> None:

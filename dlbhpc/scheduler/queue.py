@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
 
 TAG_PREFIX = "dlbhpc:"
 """A job's comment is this and its lease's token: an orphan is found by it."""
 
-_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 _INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
 _FIELDS = "%i|%T|%r|%k"
+_HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+_REFUSALS = ("permission denied", "disabled", "not supported")
+_RETRY_SECONDS = 2.0
 
 
 class SlurmError(DlbhpcError):
     """A command of Slurm's failed, so that nothing is known."""
+
+
+class RequeueRefused(SlurmError):
+    """Slurm will not put the job back into the queue."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +41,14 @@ class QueuedJob:
     comment: str
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits until somebody releases it."""
+        return self.state in _HELD_STATES or "held" in self.reason.lower()
+
+    @property
     def token(self) -> str | None:
         prefix, tag = self.comment[: len(TAG_PREFIX)], self.comment[len(TAG_PREFIX) :]
         return tag if prefix == TAG_PREFIX else None
-
-
-@dataclass(frozen=True)
-class JobNow:
-    """A job as the controller sees it at this moment; how often it was requeued in ``restarts``."""
-
-    state: str
-    reason: str
-    restarts: int
-
-    @property
-    def is_being_cancelled(self) -> bool:
-        """Whether somebody is ending it for good: a job that ran into its limit goes on later."""
-        return self.state in ("CANCELLED", "COMPLETING") and self.reason != "TimeLimit"
-
-
-@dataclass(frozen=True)
-class Accounted:
-    """How Slurm's accounting says that a job ended; ``seconds`` is how long it ran."""
-
-    job_id: str
-    state: str
-    seconds: int | None
 
 
 def slurm_command(*argv: str) -> str:
@@ -93,73 +84,60 @@ def read_queue() -> dict[str, QueuedJob]:
     return {job.job_id: job for job in parse_queue(lines)}
 
 
-def read_accounting(job_ids: Iterable[str]) -> dict[str, Accounted]:
-    """How these jobs ended, by their id, with one call of sacct; raises SlurmError without one.
-
-    A job that accounting does not know (yet) is left out: that says nothing about the job.
-    """
-    jobs = ",".join(_checked(job_id) for job_id in job_ids)
-    fields = "--format=JobID,State,ElapsedRaw"
-    lines = slurm_command(
-        "sacct", "--allocations", "--noheader", "--parsable2", fields, f"--jobs={jobs}"
-    ).splitlines()
-    found = {}
-    for line in lines:
-        parts = line.split("|")
-        if len(parts) == 3 and _JOB_ID.fullmatch(parts[0]):
-            seconds = int(parts[2]) if parts[2].isdecimal() else None
-            found[parts[0]] = Accounted(parts[0], parts[1], seconds)
-    return found
-
-
 def parse_queue(lines: Iterable[str]) -> list[QueuedJob]:
     """The jobs in what squeue printed; a line that is no job (a warning) is passed over."""
     jobs = []
     for line in lines:
         parts = line.split("|", 3)
-        if len(parts) == 4 and _JOB_ID.fullmatch(parts[0]):
+        if len(parts) == 4 and JOB_ID.fullmatch(parts[0]):
             jobs.append(QueuedJob(*(part.strip() for part in parts)))
     return jobs
 
 
-def look_at(job_id: str) -> JobNow:
-    """What the controller says of a job; where it says nothing, that is what is returned."""
-    try:
-        words = slurm_command("scontrol", "--oneliner", "show", "job", _checked(job_id)).split()
-    except SlurmError:
-        return JobNow("UNKNOWN", "", 0)
-    fields = dict(word.split("=", 1) for word in words if "=" in word)
-    restarts = fields.get("Restarts", "0")
-    return JobNow(
-        state=fields.get("JobState", "UNKNOWN"),
-        reason=fields.get("Reason", ""),
-        restarts=int(restarts) if restarts.isdecimal() else 0,
-    )
-
-
-def requeue(job_id: str) -> str:
+def requeue(job_id: str, patience: float = 60.0) -> str:
     """Put a running job back into the queue; returns a sentence that says how it went.
 
-    Raises SlurmError when it is not going to run again.
+    A controller that does not answer, as while it is restarted, is asked again for ``patience``
+    seconds. Raises RequeueRefused where Slurm will not, SlurmError where nothing is known.
     """
-    try:
-        slurm_command("scontrol", "requeue", _checked(job_id))
-    except SlurmError as error:
-        # Slurm's own preemption may have been faster.
-        if "pending execution" in str(error):
-            return f"Slurm has requeued job {job_id} already"
-        raise
-    return f"job {job_id} is requeued"
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            slurm_command("scontrol", "requeue", checked_id(job_id))
+        except SlurmError as error:
+            words = str(error).lower()
+            # Slurm's own preemption may have been faster.
+            if "pending execution" in words:
+                return f"Slurm has requeued job {job_id} already"
+            if any(refusal in words for refusal in _REFUSALS):
+                raise RequeueRefused(str(error)) from error
+            if "unable to contact" not in words or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return f"job {job_id} is requeued"
+
+
+def submit_again(job_id: str, batch_script: Path) -> str:
+    """Submit a job's script once more, from within it; returns the new job's id."""
+    if "_" in job_id:
+        raise SlurmError("one element of an array cannot be submitted by itself")
+    return slurm_command("sbatch", "--parsable", str(batch_script)).strip().partition(";")[0]
+
+
+def release_hold(job_id: str) -> None:
+    """Let a held job run."""
+    slurm_command("scontrol", "release", checked_id(job_id))
 
 
 def cancel(job_id: str) -> None:
     """End a job; its tasks get TERM and then, after KillWait, KILL."""
-    slurm_command("scancel", _checked(job_id))
+    slurm_command("scancel", checked_id(job_id))
 
 
 def ask_to_stop(job_id: str) -> None:
     """Ask a job to save and leave, as a preemption would: USR2 to its batch shell."""
-    slurm_command("scancel", "--batch", "--signal=USR2", _checked(job_id))
+    slurm_command("scancel", "--batch", "--signal=USR2", checked_id(job_id))
 
 
 def own_job_id(environment: Mapping[str, str]) -> str | None:
@@ -177,7 +155,8 @@ def input_variables() -> list[str]:
     return sorted(key for key in os.environ if key.startswith(_INPUT_PREFIXES) and key not in kept)
 
 
-def _checked(job_id: str) -> str:
-    if not _JOB_ID.fullmatch(job_id):
+def checked_id(job_id: str) -> str:
+    """The id, as one that a command may be given; raises SlurmError where it is none."""
+    if not JOB_ID.fullmatch(job_id):
         raise SlurmError(f"{job_id!r} is no Slurm job id")
     return job_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from dlbhpc.command import Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import FENCED, REQUEUE
 from dlbhpc.run import attempt as attempts
-from dlbhpc.run.attempt import Job, begin, end, task_command, upstream_environment
+from dlbhpc.run.attempt import Job, begin, task_command, upstream_environment
 from dlbhpc.run.completion import read_completed
+from dlbhpc.run.ending import end, settle, want_requeue
 from dlbhpc.run.history import read_attempts
 from dlbhpc.run.inputs import prepare_run
+from dlbhpc.run.reasons import Cause, Reason
 from dlbhpc.run.record import Run, write_records
 from dlbhpc.steps import begin_attempt, open_publication
 
@@ -82,7 +85,7 @@ def test_the_next_attempt_goes_on_from_the_newest_step(
 ) -> None:
     folder = begun(submitted, said)
     train_to(submitted, folder, 3, write_checkpoint)
-    assert end(folder, REQUEUE, False, said.append) == REQUEUE
+    assert end(folder, REQUEUE, Cause.PREEMPTION, said.append) == REQUEUE
     second = begun(submitted, said)
     assert json.loads((second / "attempt.json").read_text())["resumed_from"] == 3
     state = submitted.launch.output.steps / "step-00000003" / "training_state.pt"
@@ -102,7 +105,7 @@ def test_a_run_completes_and_a_requeued_one_changes_nothing(
 ) -> None:
     folder = begun(submitted, said)
     train_to(submitted, folder, submitted.total_steps, write_checkpoint)
-    assert end(folder, 0, False, said.append) == 0
+    assert end(folder, 0, Cause.NOTHING, said.append) == 0
     output = submitted.launch.output
     before = {path: path.stat().st_mtime_ns for path in output.folder.rglob("*")}
     assert begin(output, Job("7", 1), said.append) is None
@@ -118,14 +121,14 @@ def test_success_before_the_last_step_is_not_believed(
 ) -> None:
     folder = begun(submitted, said)
     train_to(submitted, folder, submitted.total_steps - 1, write_checkpoint)
-    assert end(folder, 0, False, said.append) == 1
+    assert end(folder, 0, Cause.NOTHING, said.append) == 1
     assert read_completed(submitted.launch.output) is None
     assert json.loads((folder / "end.json").read_text())["reason"] == "stopped early"
 
 
 def test_an_upstreams_exit_status_is_preserved(submitted: Run, said: list[str]) -> None:
     folder = begun(submitted, said)
-    assert end(folder, 139, False, said.append) == 139
+    assert end(folder, 139, Cause.NOTHING, said.append) == 139
     assert "upstream failed (exit status 139)" in said[-1]
 
 
@@ -134,7 +137,7 @@ def test_what_the_training_said_counts_more_than_the_highest_status_of_all_tasks
 ) -> None:
     folder = begun(submitted, said)
     (folder / "events.jsonl").write_text('{"event": "leaving", "status": 75}\n')
-    assert end(folder, 143, False, said.append) == REQUEUE
+    assert end(folder, 143, Cause.PREEMPTION, said.append) == REQUEUE
     assert json.loads((folder / "end.json").read_text())["reason"] == "preempted"
 
 
@@ -145,7 +148,9 @@ def test_data_that_leave_a_rank_without_a_sample_are_refused(root: Path) -> None
 
 
 def test_three_attempts_without_a_step_are_enough(submitted: Run, said: list[str]) -> None:
-    statuses = [end(begun(submitted, said), REQUEUE, False, said.append) for _ in range(3)]
+    statuses = [
+        end(begun(submitted, said), REQUEUE, Cause.PREEMPTION, said.append) for _ in range(3)
+    ]
     assert statuses == [REQUEUE, REQUEUE, 1]
     assert "no progress" in said[-1]
 
@@ -167,7 +172,7 @@ def test_an_attempt_that_was_overtaken_completes_nothing(
     folder = begun(submitted, said)
     train_to(submitted, folder, submitted.total_steps, write_checkpoint)
     begin_attempt(submitted.launch.output.steps)
-    assert end(folder, 0, False, said.append) == FENCED
+    assert end(folder, 0, Cause.NOTHING, said.append) == FENCED
     assert read_completed(submitted.launch.output) is None
 
 
@@ -285,7 +290,7 @@ def test_a_folder_in_the_place_of_the_checkpoint_is_a_sentence(
 
 def test_a_job_that_the_scheduler_took_back_is_interrupted(submitted: Run, said: list[str]) -> None:
     folder = begun(submitted, said)
-    assert end(folder, 0, False, said.append, taken_back=True) == 1
+    assert end(folder, 0, Cause.TAKEN_BACK, said.append) == 1
     assert json.loads((folder / "end.json").read_text())["reason"] == "interrupted"
 
 
@@ -301,3 +306,57 @@ def test_an_attempt_that_dies_while_it_begins_went_behind_no_step(
     with pytest.raises(KeyboardInterrupt):
         begin(submitted.launch.output, JOB, said.append)
     assert [item.resumed_from for item in read_attempts(submitted.launch.output)] == [0, 3]
+
+
+def test_an_attempt_that_could_not_say_why_it_ended_is_settled_by_the_next(
+    submitted: Run, said: list[str]
+) -> None:
+    folder = begun(submitted, said)
+    output = submitted.launch.output
+    settle(output, lambda _: Reason.NODE_FAILURE, said.append)
+    begun(submitted, said, Job("7", 1))
+    assert [item.reason for item in read_attempts(output)] == ["node failure", None]
+    # Its ghost wakes up, finds that it was overtaken, and leaves that word alone.
+    assert end(folder, 143, Cause.UNKNOWN, said.append) == FENCED
+    settle(output, lambda _: Reason.INTERRUPTED, said.append)
+    assert [item.reason for item in read_attempts(output)] == ["node failure", "interrupted"]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_failed_upstream_is_tried_again_as_often_as_the_user_said(
+    submitted: Run, said: list[str], retries: int
+) -> None:
+    write_records(replace(submitted, retries=retries))
+    statuses = [end(begun(submitted, said), 3, Cause.NOTHING, said.append) for _ in range(2)]
+    assert statuses == ([REQUEUE, 3] if retries else [3, 3])
+    assert {item.reason for item in read_attempts(submitted.launch.output)} == {"upstream failed"}
+
+
+def test_the_jobs_of_one_submission_share_its_retries(submitted: Run, said: list[str]) -> None:
+    write_records(replace(submitted, retries=1))
+    jobs = [Job(job_id, 0, submission="token") for job_id in ("7", "8")]
+    statuses = [end(begun(submitted, said, job), 3, Cause.NOTHING, said.append) for job in jobs]
+    assert statuses == [REQUEUE, 3]
+
+
+def test_a_job_that_could_not_requeue_itself_says_so(submitted: Run, said: list[str]) -> None:
+    folder = begun(submitted, said)
+    assert end(folder, REQUEUE, Cause.PREEMPTION, said.append) == REQUEUE
+    want_requeue(folder, "scontrol is not installed here")
+    (attempt,) = read_attempts(submitted.launch.output)
+    assert (attempt.reason, attempt.requeue_wanted) == ("preempted", True)
+    assert "scontrol is not installed" in json.loads((folder / "end.json").read_text())["advice"]
+
+
+def test_nothing_of_an_earlier_allocation_is_taken_over(submitted: Run, said: list[str]) -> None:
+    """A requeued job may get other nodes, and the old attempt's port may be taken there."""
+    first = begun(submitted, said, Job("7", 0, "slurm", node_list="n[1-2]"))
+    record = json.loads((first / "attempt.json").read_text())
+    (first / "attempt.json").write_text(json.dumps(record | {"master_port": 1, "host": "n1"}))
+    second = json.loads(
+        (
+            begun(submitted, said, Job("7", 1, "slurm", node_list="n[3-4]")) / "attempt.json"
+        ).read_text()
+    )
+    assert (second["node_list"], second["restart_count"]) == ("n[3-4]", 1)
+    assert second["master_port"] != 1 and second["host"] != "n1"

@@ -19,8 +19,9 @@ from dlbhpc.run.history import (
 )
 
 
-def attempt(number: int, resumed_from: int, reached: int = 0, job_id: str = "7") -> Attempt:
-    return Attempt(number, Path(), job_id, resumed_from, max(resumed_from, reached), None, None)
+def attempt(number: int, resumed_from: int, reached: int = 0, submission: str = "7") -> Attempt:
+    reached = max(resumed_from, reached)
+    return Attempt(number, Path(), "1", resumed_from, reached, None, None, submission=submission)
 
 
 def write(folder: Path, name: str, text: str) -> None:
@@ -86,10 +87,10 @@ def test_steps_made_more_than_once_are_counted(attempts: list[Attempt], repeated
         ([attempt(1, 0)], 0, 1),
         ([attempt(1, 0), attempt(2, 5), attempt(3, 5), attempt(4, 5)], 5, 3),
         ([attempt(1, 0), attempt(2, 5), attempt(3, 5), attempt(4, 5)], 6, 0),
-        ([attempt(1, 5, job_id="6"), attempt(2, 5), attempt(3, 5)], 5, 2),
+        ([attempt(1, 5, submission="6"), attempt(2, 5), attempt(3, 5)], 5, 2),
     ],
 )
-def test_attempts_of_this_job_without_a_new_step_are_counted(
+def test_attempts_of_one_submission_without_a_new_step_are_counted(
     attempts: list[Attempt], newest: int, expected: int
 ) -> None:
     assert attempts_without_step(attempts, newest, "7") == expected

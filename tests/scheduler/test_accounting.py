@@ -20,18 +20,18 @@ def stub_sacct(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 def test_each_execution_of_a_job_has_its_state() -> None:
     lines = [
         "sacct: warning: something",
-        "41|PREEMPTED",
-        "42|CANCELLED by 1000",
-        "700_3|TIMEOUT",
-        "41|NODE_FAIL",
-        "43|",
+        "41|PREEMPTED|7",
+        "42|CANCELLED by 1000|60",
+        "700_3|TIMEOUT|",
+        "41|NODE_FAIL|8",
+        "43||5",
         "",
-        "41|RUNNING",
+        "41|RUNNING|9",
     ]
     found = parse_accounting(lines)
     assert found == {
-        "41": Accounted("41", ("PREEMPTED", "NODE_FAIL", "RUNNING")),
-        "42": Accounted("42", ("CANCELLED",)),
+        "41": Accounted("41", ("PREEMPTED", "NODE_FAIL", "RUNNING"), 9),
+        "42": Accounted("42", ("CANCELLED",), 60),
         "700_3": Accounted("700_3", ("TIMEOUT",)),
     }
     assert found["41"].state == "RUNNING"
@@ -39,9 +39,9 @@ def test_each_execution_of_a_job_has_its_state() -> None:
 
 
 def test_many_jobs_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_sacct(tmp_path, monkeypatch, "echo '41|COMPLETED'")
+    stub_sacct(tmp_path, monkeypatch, "echo '41|COMPLETED|7'")
     found = read_accounting([*map(str, range(40, 240)), "41", "", "no id; rm -rf x"])
-    assert found == {"41": Accounted("41", ("COMPLETED",))}
+    assert found == {"41": Accounted("41", ("COMPLETED",), 7)}
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert "--jobs=100,101," in call and ";" not in call
 

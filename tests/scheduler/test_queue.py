@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.scheduler.queue import (
-    JobNow,
     QueuedJob,
     SlurmError,
-    look_at,
     own_job_id,
     parse_queue,
     read_queue,
@@ -92,33 +90,6 @@ def test_a_job_id_that_is_none_is_refused_before_any_call(stub, tmp_path: Path) 
     with pytest.raises(SlurmError, match="no Slurm job id"):
         requeue("12; rm -rf x")
     assert not (tmp_path / "called").exists()
-
-
-def test_a_job_as_the_controller_sees_it(stub) -> None:
-    stub("scontrol", "echo 'JobId=41 JobName=a=b JobState=COMPLETING Reason=None Restarts=2 x'")
-    now = look_at("41")
-    assert now == JobNow("COMPLETING", "None", 2)
-    assert now.is_being_cancelled
-
-
-def test_a_controller_that_is_away_says_nothing(stub) -> None:
-    stub("scontrol", "exit 1")
-    now = look_at("41")
-    assert (now.state, now.restarts) == ("UNKNOWN", 0)
-    assert not now.is_being_cancelled
-
-
-@pytest.mark.parametrize(
-    ("now", "cancelled"),
-    [
-        (JobNow("RUNNING", "None", 0), False),
-        (JobNow("COMPLETING", "TimeLimit", 0), False),
-        (JobNow("CANCELLED", "None", 0), True),
-        (JobNow("PENDING", "BeginTime", 1), False),
-    ],
-)
-def test_who_is_being_cancelled(now: JobNow, cancelled: bool) -> None:
-    assert now.is_being_cancelled is cancelled
 
 
 @pytest.mark.parametrize(

@@ -66,17 +66,36 @@ def test_nodes_and_partitions_are_as_described(cluster: Cluster) -> None:
     assert cluster.node_states() == dict.fromkeys(("n1", "n2", "n3", "n4"), "idle")
     lines = cluster.run("scontrol", "--oneliner", "show", "partition").splitlines()
     shown = [dict(word.split("=", 1) for word in line.split()) for line in lines]
+    grace = str(cluster.config.grace_seconds)
     assert {
         p["PartitionName"]: (p["PreemptMode"], p["GraceTime"], p["MaxTime"]) for p in shown
     } == {
-        "requeue": ("REQUEUE", "10", "UNLIMITED"),
+        "requeue": ("REQUEUE", grace, "UNLIMITED"),
         "requeue-now": ("REQUEUE", "0", "UNLIMITED"),
-        "cancel": ("CANCEL", "10", "UNLIMITED"),
+        "cancel": ("CANCEL", grace, "UNLIMITED"),
         "cancel-now": ("CANCEL", "0", "UNLIMITED"),
         "high": ("OFF", "0", "UNLIMITED"),
         "short": ("OFF", "0", "00:03:00"),
     }
     assert [p["PartitionName"] for p in shown if p["Default"] == "YES"] == [PARTITIONS[0].name]
+
+
+def test_an_element_of_an_array_requeues_itself_and_leaves_the_others_alone(
+    cluster: Cluster, submit: Submit, tmp_path: Path
+) -> None:
+    own = (
+        "import os; from dlbhpc.scheduler.queue import own_job_id, requeue; "
+        "print(requeue(own_job_id(os.environ)))"
+    )
+    script = f"""echo $SLURM_ARRAY_TASK_ID >>ran
+if [ "$SLURM_ARRAY_TASK_ID" = 2 ] && [ -z "$SLURM_RESTART_COUNT" ]; then
+    PYTHONPATH={CLI[1]}/../.. {sys.executable} -c '{own}'
+    sleep 1000
+fi"""
+    submit(cluster, script, "--array=1-3", "--requeue")
+    await_lines(tmp_path / "ran", 4)
+    wait_until(lambda: not cluster.run("squeue", "--noheader").strip(), "the array to end")
+    assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2", "2", "3"]
 
 
 def test_every_task_of_two_nodes_sees_all_gpus_of_its_node(cluster: Cluster) -> None:

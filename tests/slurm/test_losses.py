@@ -1,0 +1,73 @@
+"""Runs on a real Slurm live through the loss of a node and of the controller."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from dlbhpc.run.history import read_events
+from dlbhpc.scheduler.processes import send
+from dlbhpc.steps import list_steps
+from slurm.devcluster.cluster import Cluster
+from tests.project import Project, eventually, identical
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytest.importorskip("torch", reason="trains a real model")
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "2")
+SIZES = "steps=40,batch=8"
+Straight = Callable[[int, str], Project]
+
+
+def test_lost_nodes_leave_a_ghost_that_publishes_nothing(
+    cluster: Cluster, project: Project, straight: Straight
+) -> None:
+    """Both slurmd die; the step daemons, the batch script and all four ranks live on."""
+    project.start(*SHAPE, sizes=SIZES)
+    project.freeze_at(attempt=1, step=1)
+    job = cluster.run("squeue", "--noheader", "--format=%A %N").split()
+    nodes = cluster.run("scontrol", "show", "hostnames", job[1]).split()
+    ghost = project.training(1)
+    assert len(nodes) == 2 and len(ghost) >= 4
+    for node in nodes:
+        cluster.kill_slurmd(node)
+    eventually(lambda: project.progress(2), "the second attempt trains on other nodes")
+    assert set(ghost) <= set(project.training(1)), "the ghost is still there"
+    send(ghost, signal.SIGCONT)
+    project.wait_for_end()
+    eventually(lambda: not project.training(1), "the ghost has left")
+    assert project.report()["state"] == "completed"
+    assert project.ends() == ["node failure", "completed"]
+    assert {record.attempt for record in list_steps(project.output.steps)} == {2}
+    events = read_events(project.output.attempt(1))
+    assert [event["outcome"] for event in events if event["event"] == "save_failed"] == ["FENCED"]
+    assert identical(project.state(), straight(4, SIZES).state())
+
+
+def test_while_the_controller_is_away_status_is_never_wrong_and_the_run_goes_on(
+    cluster: Cluster, project: Project
+) -> None:
+    project.start(*SHAPE, sizes=SIZES)
+    project.freeze_at(attempt=1, step=1)
+
+    def status() -> str:
+        (shown,) = json.loads(project.dlbhpc("status", "--json").stdout)
+        return str(shown["state"])
+
+    assert status() == "running"
+    cluster.kill_controller()
+    assert status() == "unknown"
+    refused = project.submit(*SHAPE, sizes=SIZES)
+    assert refused.returncode == 2
+    before = project.progress(1)
+    send(project.training(1), signal.SIGCONT)
+    eventually(lambda: project.progress(1) > before, "it trains on without a controller")
+    assert status() in ("unknown", "completed")
+    cluster.start_controller()
+    assert status() in ("running", "completing", "completed")
+    project.wait_for_end()
+    assert status() == "completed"
+    assert project.ends() == ["completed"]
