@@ -13,7 +13,9 @@ from dlbhpc.cli.main import main
 from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
-COMMANDS = ("submit plan recipes data status logs preempt cancel report demo attempt").split()
+COMMANDS = (
+    "submit plan recipes data status logs preempt cancel report doctor demo attempt"
+).split()
 
 
 def imported_by(*arguments: str) -> set[str]:
