@@ -25,6 +25,7 @@ _COMMANDS = {
     "preempt": "preempt a run, as a scheduler would: it requeues",
     "requeue": "let a run go on that has stopped, or whose job is held",
     "cancel": "end a run; it is not requeued",
+    "doctor": "what this machine and its cluster mean for a run",
     "report": "summarise a run: attempts, steps repeated, evaluation",
     "demo": "train, preempt, resume and finish the bundled recipe",
     "attempt": "used by the batch script: begin, task, spawn, end",

@@ -25,14 +25,16 @@ _FIRST_EVENT_BYTES = 4096
 class Glimpse:
     """One attempt, read lightly. Times are seconds since the epoch, None where unknown.
 
-    ``reason`` is None while it runs, or when nothing of ours was alive to say it. ``steps`` and
-    ``seconds`` are the optimizer steps it made and the time it took for them.
+    ``reason`` is None while it runs, or when nothing of ours was alive to say it;
+    ``requeue_wanted`` says that its job was to run again and could not be put into the queue.
+    ``steps`` and ``seconds`` are the optimizer steps it made and the time it took for them.
     """
 
     folder: Path
     number: int
     job_id: str
     reason: str | None
+    requeue_wanted: bool
     begun: float | None
     ended: float | None
     step: int
@@ -137,6 +139,7 @@ def _glimpse(folder: Path) -> Glimpse | None:
         number=number,
         job_id=str(begun.get("job_id", "")),
         reason=end.get("reason"),
+        requeue_wanted=end.get("requeue_wanted") is True,
         begun=_number(begun.get("time")),
         ended=_number(end.get("time")),
         step=step,

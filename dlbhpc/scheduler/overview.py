@@ -12,7 +12,7 @@ from dlbhpc.run.lease import Lease, read_lease
 from dlbhpc.scheduler.accounting import Accounted, read_accounting
 from dlbhpc.scheduler.control import was_cancelled
 from dlbhpc.scheduler.queue import QueuedJob, SlurmError
-from dlbhpc.scheduler.state import Facts, InQueue, State, state_of
+from dlbhpc.scheduler.state import Facts, State, state_of
 from dlbhpc.scheduler.submission import Jobs, log_path
 
 
@@ -108,11 +108,12 @@ def _judge(seen: _Seen, accounting: Mapping[str, Accounted]) -> RunState:
     facts = Facts(
         completed=seen.glance.completed,
         answered=seen.answered,
-        queued=InQueue(queued.job_id, queued.state, queued.reason) if queued else None,
+        queued=queued,
         owned=seen.owned,
         job_id=job_id,
         attempt_of=last.job_id if last else None,
         reason=last.reason if last else None,
+        refused=last.requeue_wanted if last else False,
         cancelled=bool(job_id) and was_cancelled(output.job, job_id),
         accounted=accounted.state if accounted else "",
         lasted=accounted.seconds if accounted else None,

@@ -18,7 +18,7 @@ TAG_PREFIX = "dlbhpc:"
 JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 _INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
 _FIELDS = "%i|%T|%r|%k"
-_HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+_HELD_STATES = ("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _REFUSALS = ("permission denied", "disabled", "not supported")
 _RETRY_SECONDS = 2.0
 

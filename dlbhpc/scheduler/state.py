@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlbhpc.run.reasons import RULES, Reason
+from dlbhpc.run.reasons import RULES, Reason, reason_without_word
+from dlbhpc.scheduler.queue import QueuedJob
 
 UNKNOWN = "unknown"
 HELD = "held"
@@ -28,36 +29,16 @@ _IN_QUEUE = {
 }
 """States of a job that Slurm still has in its queue, under the names that a table shows."""
 
-_HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_ENDED = frozenset(
+    "COMPLETED FAILED CANCELLED TIMEOUT DEADLINE PREEMPTED NODE_FAIL BOOT_FAIL "
+    "OUT_OF_MEMORY".split()
+)
+"""States of a job that is over, should the queue still list it."""
 
-_ENDED = {
-    "TIMEOUT": "time limit",
-    "DEADLINE": "time limit",
-    "NODE_FAIL": "node failure",
-    "BOOT_FAIL": "node failure",
-    "OUT_OF_MEMORY": "out of memory",
-    "CANCELLED": "cancelled",
-    "PREEMPTED": "preempted",
-    "FAILED": "interrupted",
-    "COMPLETED": "interrupted",
-}
-"""Why a job ended without a word of ours, by the word of Slurm's accounting."""
-
-_GOES_ON = frozenset({"preempted", "time limit", "node failure", "unknown"})
+_GOES_ON = frozenset({Reason.PREEMPTED, Reason.TIME_LIMIT, Reason.NODE_FAILURE, Reason.UNKNOWN})
 """Reasons after which a run goes on; where no job is there any more, only a user can make it."""
 
-_ADVICE = {reason.value: rule.advice for reason, rule in RULES.items()} | {
-    "out of memory": "it was killed for its memory; give it more, then submit again",
-}
-
-
-@dataclass(frozen=True)
-class InQueue:
-    """What squeue says of a run's job: state, the reason it waits, and its id for commands."""
-
-    job_id: str
-    state: str
-    reason: str
+_ADVICE = {reason.value: rule.advice for reason, rule in RULES.items()}
 
 
 @dataclass(frozen=True)
@@ -68,17 +49,19 @@ class Facts:
     the run's job there; ``owned`` says that a job or a submission owns the run as far as can be
     seen. ``job_id`` is the last job that is known, and ``log`` where its log lies. ``attempt_of``
     is the job of the newest attempt, None when nothing has begun, and ``reason`` why that attempt
-    ended. ``cancelled``: the user cancelled the last job. ``accounted`` is how Slurm's accounting
-    says that the last job ended, and ``lasted`` how many seconds it ran; "" and None when unknown.
+    ended; ``refused`` says that its job was to run again and could not be put into the queue.
+    ``cancelled``: the user cancelled the last job. ``accounted`` is how Slurm's accounting says
+    that the last job ended, and ``lasted`` how many seconds it ran; "" and None when unknown.
     """
 
     completed: bool = False
     answered: bool = True
-    queued: InQueue | None = None
+    queued: QueuedJob | None = None
     owned: bool = False
     job_id: str = ""
     attempt_of: str | None = None
     reason: str | None = None
+    refused: bool = False
     cancelled: bool = False
     accounted: str = ""
     lasted: float | None = None
@@ -114,14 +97,17 @@ def state_of(facts: Facts) -> State:
     if facts.reason in (None, Reason.COMPLETED.value):
         # Without a completion record it is not complete, whatever the attempt said.
         return _silent(facts, accounted)
+    if facts.refused:
+        note = "the job was to run again, and could not be put into the queue: submit again"
+        return State(NEEDS_RESUBMIT, note)
     if facts.reason in _GOES_ON:
         return _resubmit(facts.reason)
     return State(str(facts.reason), _ADVICE.get(str(facts.reason), ""))
 
 
-def _in_queue(job: InQueue) -> State:
+def _in_queue(job: QueuedJob) -> State:
     state, reason = _word(job.state), job.reason
-    if state in _HELD or "held" in reason.lower():
+    if job.is_held:
         by = f" ({reason})" if reason not in ("", "None") else ""
         return State(HELD, f"held{by}: scontrol release {job.job_id}")
     name = _IN_QUEUE.get(state)
@@ -138,13 +124,11 @@ def _in_queue(job: InQueue) -> State:
 
 
 def _silent(facts: Facts, accounted: str) -> State:
-    if facts.cancelled:
-        return State(Reason.CANCELLED.value, _ADVICE["cancelled"], Reason.CANCELLED.value)
-    name = _ENDED.get(accounted, Reason.INTERRUPTED.value)
-    if name in _GOES_ON:
+    reason = reason_without_word(accounted, cancelled=facts.cancelled)
+    if reason in _GOES_ON:
         # PREEMPTED is final where preemption cancels: nothing of ours was alive to go on.
-        return _resubmit(name)
-    return State(name, _ADVICE[name], name)
+        return _resubmit(reason.value)
+    return State(reason.value, _ADVICE[reason.value], reason.value)
 
 
 def _resubmit(reason: str) -> State:
@@ -153,8 +137,9 @@ def _resubmit(reason: str) -> State:
 
 def _never_began(facts: Facts, accounted: str) -> State:
     """The last job is gone and had not begun an attempt."""
-    name = Reason.CANCELLED.value if facts.cancelled else _ENDED.get(accounted, "interrupted")
-    if name == Reason.CANCELLED.value:
+    reason = reason_without_word(accounted, cancelled=facts.cancelled)
+    name = reason.value
+    if reason is Reason.CANCELLED:
         return State(name, "cancelled before it began; submit again", name)
     if not facts.log_exists and not facts.lasted:
         return State(

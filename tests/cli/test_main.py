@@ -14,7 +14,7 @@ from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
 COMMANDS = (
-    "submit plan recipes profiles data status logs preempt cancel report demo attempt"
+    "submit plan recipes profiles data status logs preempt cancel report doctor demo attempt"
 ).split()
 
 

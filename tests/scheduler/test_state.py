@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dlbhpc.scheduler.state import Facts, InQueue, state_of
+from dlbhpc.scheduler.queue import QueuedJob
+from dlbhpc.scheduler.state import Facts, state_of
 
 
 def queued(state: str, reason: str = "None") -> Facts:
-    return Facts(queued=InQueue("41", state, reason), owned=True, job_id="41", attempt_of="41")
+    return Facts(
+        queued=QueuedJob("41", state, reason, "dlbhpc:t"), owned=True, job_id="41", attempt_of="41"
+    )
 
 
 def gone(accounted: str = "", **facts: object) -> Facts:
@@ -50,6 +53,7 @@ TABLE = [
     ("a word of a later Slurm", gone("UNKNOWN_NEW"), "interrupted"),
     ("an attempt that said completed", gone(reason="completed"), "interrupted"),
     ("saved, but no job goes on", gone(reason="preempted"), "needs resubmit"),
+    ("retried in vain", gone(reason="upstream failed", refused=True), "needs resubmit"),
     ("the program failed", gone(reason="upstream failed"), "upstream failed"),
     ("accounting does not overrule us", gone("TIMEOUT", reason="cancelled"), "cancelled"),
     ("no log", gone(attempt_of=None, log_exists=False, accounted="FAILED", lasted=0), "log path"),
