@@ -32,6 +32,7 @@ from dlbhpc.run.reasons import (
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
 from dlbhpc.steps import STATE, begin_attempt, list_steps, newest_attempt, recover
 from dlbhpc.steps.files import sync_folder
+from dlbhpc.upstream.composed import composed_yaml
 
 SCHEMA_VERSION = 1
 Say = Callable[[str], None]
@@ -213,7 +214,7 @@ def _compose(run: Run) -> None:
             f"{run.launch.recipe.upstream.name} cannot compose its configuration "
             f"(exit status {done.returncode}):\n{done.stderr.strip()[-4000:]}"
         )
-    composed = done.stdout
+    composed = composed_yaml(done.stdout, run.launch.recipe.upstream)
     sha256 = config_digest(composed)
     if output.composed_config.exists():
         recorded = config_digest(output.composed_config.read_text(encoding="utf-8"))
