@@ -1,4 +1,4 @@
-"""Every number in which an upstream's paper, README or script differs is disclosed by the recipe."""
+"""Where an upstream's README, script or configuration says otherwise, the recipe discloses it."""
 
 from __future__ import annotations
 
