@@ -26,6 +26,7 @@ from dlbhpc.run.reasons import NO_PROGRESS_LIMIT, RULES, Reason
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
 from dlbhpc.steps import STATE, begin_attempt, list_steps, recover
 from dlbhpc.steps.files import sync_folder
+from dlbhpc.upstream.composed import composed_yaml
 
 SCHEMA_VERSION = 1
 Say = Callable[[str], None]
@@ -175,7 +176,7 @@ def _compose(run: Run) -> None:
             f"{run.launch.recipe.upstream.name} cannot compose its configuration "
             f"(exit status {done.returncode}):\n{done.stderr.strip()[-4000:]}"
         )
-    composed = done.stdout
+    composed = composed_yaml(done.stdout, run.launch.recipe.upstream)
     sha256 = config_digest(composed)
     if output.composed_config.exists():
         recorded = config_digest(output.composed_config.read_text(encoding="utf-8"))

@@ -32,7 +32,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Final:
-    """A checkpoint that was proven to hold the last step; ``sha256`` where it is known already."""
+    """The checkpoint that is the run's result, proven to hold ``step``.
+
+    ``sha256`` is given where it is known already.
+    """
 
     path: Path
     step: int
@@ -40,15 +43,23 @@ class Final:
 
 
 def find_final(run: Run) -> Final | None:
-    """The checkpoint of the run's last step, proven by the step inside it; None if there is none.
+    """The checkpoint of the run's selected step, once its last step is proven; else None.
 
-    Step directories carry the proof in their record, which names the digest as well.
+    Where a recipe selects no step, the last one is the result. Both are proven by the step inside
+    the checkpoint. Step directories carry the proof in their record, which names the digest too.
     """
+    if (last := _proven(run, run.total_steps)) is None:
+        return None
+    selected = run.launch.recipe.selected_step
+    return last if selected is None else _proven(run, selected)
+
+
+def _proven(run: Run, step: int) -> Final | None:
     steps = run.launch.output.steps
     for record in list_steps(steps):
-        if record.step == run.total_steps and dict(record.contract) == dict(run.contract):
+        if record.step == step and dict(record.contract) == dict(run.contract):
             state = steps / step_name(record.step) / STATE
-            if checkpoint_step(state) == run.total_steps:
+            if checkpoint_step(state) == step:
                 return Final(state, record.step, record.state_sha256)
     return None
 

@@ -100,6 +100,7 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
 def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
     """The fields of the identity that need no composed configuration."""
     geometry = launch.geometry
+    weights = student_init_snapshot(launch)
     return {
         "recipe": digest(
             {key: value for key, value in launch.recipe.to_json().items() if key not in _PROSE}
@@ -110,6 +111,8 @@ def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
         "data": manifest.sha256,
         "teacher": file_digest(launch.teacher) if launch.teacher else None,
         "adapter_version": None,
+        # The commit that a branch of published weights resolved to when they were fetched.
+        "student_weights": weights.name if weights else None,
         "image": None,
         "seed": launch.seed,
         "geometry": {

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.command import Request, plan_launch
-from dlbhpc.layout import CONF, SURFACES
+from dlbhpc.layout import CONF
 from dlbhpc.recipe import Recipe, list_recipes, read_recipe
 from dlbhpc.upstream.check import Problem, check_overrides
-from dlbhpc.upstream.record import record_bundled
-from dlbhpc.upstream.surface import Surface, read_surface
+from dlbhpc.upstream.composed import upstream_surface
+from dlbhpc.upstream.surface import Surface
 
 OK, FAILED, UNVERIFIED = "ok", "failed", "unverified"
 
@@ -57,12 +57,9 @@ def routes(conf_dir: Path = CONF) -> Iterator[Route]:
             yield Route(recipe, tuple(argv[3:] for argv in commands))
 
 
-def surface_of(route: Route, folder: Path = SURFACES) -> Surface:
-    """The recorded surface of a route's upstream; the bundled one's is read from its files."""
-    upstream = route.recipe.upstream
-    if upstream.commit is None:
-        return record_bundled(upstream)
-    return read_surface(upstream.name, folder)
+def surface_of(route: Route) -> Surface:
+    """The surface of a route's upstream."""
+    return upstream_surface(route.recipe.upstream)
 
 
 def check_route(route: Route, surface: Surface) -> Verdict:

@@ -63,6 +63,11 @@ class Surface:
                 keys |= self._keys(self.groups[group][option], chosen)
         return keys
 
+    def top_level(self) -> frozenset[str]:
+        """The first parts of all keys that a composed configuration may have."""
+        configs = [self.primary, *(c for group in self.groups.values() for c in group.values())]
+        return frozenset(key.partition(".")[0] for config in configs for key in config.keys)
+
     def default_groups(self) -> frozenset[str]:
         """The groups from which the defaults list chooses, and which an override may choose from.
 

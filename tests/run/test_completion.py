@@ -66,6 +66,25 @@ def test_the_last_step_of_another_contract_proves_nothing(run: Run, publish_step
     assert completion.find_final(run) is None
 
 
+def test_a_selected_step_is_the_result_once_the_last_one_is_proven(run: Run, publish_step) -> None:
+    selected = run.total_steps - 2
+    recipe = replace(run.launch.recipe, selected_step=selected)
+    run = replace(run, launch=replace(run.launch, recipe=recipe))
+    publish_step(selected, selected)
+    assert completion.find_final(run) is None
+    publish_step(run.total_steps, run.total_steps)
+    record = complete(run)
+    assert record["step"] == selected
+    assert record["checkpoint_source"] == f"steps/step-{selected:08d}/training_state.pt"
+
+
+def test_the_last_step_never_stands_in_for_a_selected_one(run: Run, publish_step) -> None:
+    recipe = replace(run.launch.recipe, selected_step=run.total_steps - 2)
+    run = replace(run, launch=replace(run.launch, recipe=recipe))
+    publish_step(run.total_steps, run.total_steps)
+    assert completion.find_final(run) is None
+
+
 def test_a_completed_run_is_recorded_with_its_checkpoint(run: Run, publish_step) -> None:
     publish_step(run.total_steps, run.total_steps)
     record = complete(run)

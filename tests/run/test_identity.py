@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlbhpc.command import Request, plan_launch
+from dlbhpc.run import inputs
 from dlbhpc.run.identity import config_digest, identity_command
 from dlbhpc.run.inputs import prepare_run
 
@@ -72,3 +73,10 @@ def test_other_data_change_a_real_identity(root) -> None:
     manifest = root / "data" / "manifests" / "pydoc.json"
     manifest.write_text(manifest.read_text().replace("0" * 64, "2" * 64))
     assert _identity(root)["data"] != before["data"]
+
+
+def test_other_published_weights_change_a_real_identity(root, monkeypatch) -> None:
+    before = _identity(root)
+    monkeypatch.setattr(inputs, "student_init_snapshot", lambda launch: root / "snapshots" / "abc")
+    assert before["student_weights"] is None
+    assert _identity(root)["student_weights"] == "abc"
