@@ -14,7 +14,8 @@ from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
 COMMANDS = (
-    "submit plan recipes profiles data status logs preempt cancel report doctor demo attempt"
+    "submit plan recipes profiles data upstream status logs preempt requeue cancel doctor report "
+    "demo attempt"
 ).split()
 
 
