@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.completion import read_completed
 from dlbhpc.run.history import read_attempts, read_progress
+from dlbhpc.run.log import attempt_numbers, log_part
 from dlbhpc.scheduler.submission import Watch, log_path
 
 _POLL_SECONDS = 0.2
@@ -109,10 +110,16 @@ def follow(output: OutputLayout, job_id: str, on_progress: OnProgress | None = N
     """
     printer = Printer()
     tail = Tail(log_path(output, job_id))
+    earlier = set(attempt_numbers(output))
     watch, alive = Watch(output), True
     while alive:
         # Looked at before the rest, so that the last words of a job are still shown.
         alive = watch.alive()
+        # The next link of a chain is another job with another log: each says where its own lies.
+        begun = [number for number in attempt_numbers(output) if number not in earlier]
+        part = log_part(output, begun[-1]) if begun else None
+        if part is not None and part.path != tail.path:
+            tail = Tail(part.path, part.start)
         for line in tail.lines():
             if line.startswith((_PREFIX, "ERROR: ")):
                 printer.message(line.removeprefix(_PREFIX))

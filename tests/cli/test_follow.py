@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 
-from dlbhpc.cli.follow import Printer, Tail, format_progress
+from dlbhpc.cli import follow as following
+from dlbhpc.cli.follow import Printer, Tail, duration, follow, format_progress
+from dlbhpc.layout import OutputLayout
 
 PROGRESS = {"step": 60, "total": 240, "loss": 5.1234, "steps_per_second": 0.5, "attempt": 2}
 
@@ -60,3 +63,43 @@ def test_a_pipe_gets_plain_lines_and_not_every_step() -> None:
         printer.progress(f"step {step}")
     printer.message("done")
     assert out.getvalue() == "step 0\ndone\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00:00"), (59.6, "0:01:00"), (3661, "1:01:01"), (90061, "1-01:01:01")],
+)
+def test_a_duration_is_written_as_slurm_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_log_of_the_job_that_goes_on_is_followed_and_not_that_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = OutputLayout(tmp_path)
+    output.job.mkdir()
+
+    def begin(number: int, job_id: str) -> None:
+        log = output.job / f"{job_id}_0_log.out"
+        log.write_text(f"dlbhpc: job {job_id} speaks\nof other things\n")
+        output.attempt(number).mkdir(parents=True)
+        record = {"attempt": number, "job_id": job_id, "log": {"path": str(log), "offset": 0}}
+        (output.attempt(number) / "attempt.json").write_text(json.dumps(record))
+
+    class Watch:
+        """Alive at three looks; the links of a chain begin one after the other."""
+
+        def __init__(self, output: OutputLayout) -> None:
+            self.looks = 0
+
+        def alive(self) -> bool:
+            self.looks += 1
+            if self.looks in (2, 3):
+                begin(self.looks, "abc"[self.looks - 1])
+            return self.looks < 4
+
+    begin(1, "a")
+    monkeypatch.setattr(following, "Watch", Watch)
+    monkeypatch.setattr(following, "_POLL_SECONDS", 0)
+    assert follow(output, "b") == 1
+    assert capsys.readouterr().out.splitlines() == ["job b speaks", "job c speaks", ""]
