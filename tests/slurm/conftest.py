@@ -107,16 +107,6 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def project(
-    cluster: Cluster, new_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
-) -> Project:
-    """A project whose commands talk to this test's cluster."""
-    for name, value in cluster.env.items():
-        monkeypatch.setenv(name, value)
-    return new_project("project", cluster="devcluster")
-
-
 def _start(config: ClusterConfig) -> Cluster:
     unmet = unmet_requirement(config)
     if unmet is not None:
