@@ -6,37 +6,22 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from dlbhpc import __version__
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.images.base import Base, pinned
-from dlbhpc.images.spec import ImageSpec
+from dlbhpc.images.spec import ImageSpec, frozen_source, image_source
 from dlbhpc.layout import TEMPLATES
 from dlbhpc.run.files import digest
 
 EPOCH = 1767225600
 """2026-01-01T00:00:00Z: no file in an image is newer, so that two builds do not differ in times."""
 _BUILD_DATE = "2026-01-01T00:00:00Z"
-_SOURCES = PurePosixPath("/opt/dlbhpc/upstream")
-_BUNDLED = "dlbhpc/reference"
-"""Where the entry point's folder lies within the bundled upstream's source."""
 _VALUE = re.compile(r"[A-Za-z0-9/.][A-Za-z0-9._:/@+=~,-]*")
 _DEBIAN_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 _DEBIAN_COMPILER = ("g++", "python3-dev")
 _SHOWN_VERSIONS = ("torch", "lightning", "transformers", "datasets", "hydra-core", "flash-attn")
-
-
-def image_source(name: str) -> PurePosixPath:
-    """Where the frozen source lies in the image."""
-    return _SOURCES / name
-
-
-def checkout_in_image(spec: ImageSpec) -> PurePosixPath:
-    """What in the image stands for a launch's source folder, which the bundled upstream narrows."""
-    source = image_source(spec.name)
-    return source if spec.upstream.commit else source / _BUNDLED
 
 
 def render(
@@ -106,7 +91,7 @@ def _values(
 ) -> dict[str, Any]:
     upstream, environment = spec.upstream, spec.environment
     source = image_source(spec.name)
-    checkout = checkout_in_image(spec)
+    checkout = frozen_source(upstream)
     entrypoint = str(checkout / upstream.entrypoint)
     import_root = checkout / upstream.import_root if upstream.import_root else source
     folder = posixpath.dirname(entrypoint)

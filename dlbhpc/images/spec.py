@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.images.lock import Locked, read_lock
@@ -78,6 +78,17 @@ class ImageSpec:
     def base_lock(self) -> Path:
         """Where the digests of the base images stand, from the first build on."""
         return self.folder / "base.lock"
+
+
+def image_source(name: str) -> PurePosixPath:
+    """Where an upstream's frozen source lies in its image."""
+    return PurePosixPath("/opt/dlbhpc/upstream") / name
+
+
+def frozen_source(upstream: Upstream) -> PurePosixPath:
+    """What in the image stands for a launch's source folder; the bundled upstream's is deeper."""
+    source = image_source(upstream.name)
+    return source if upstream.commit else source / "dlbhpc/reference"
 
 
 def list_images(containers: Path = CONTAINERS) -> list[str]:

@@ -43,7 +43,7 @@ def verify_checkout(folder: Path, commit: str, repository: str) -> None:
 
 def head_commit(folder: Path) -> str:
     """The commit that a checkout is at. Raises DlbhpcError."""
-    return _git(folder, "rev-parse", "HEAD").strip()
+    return git(folder, "rev-parse", "HEAD").strip()
 
 
 def committed_texts(folder: Path, below: str, suffix: str) -> dict[str, str]:
@@ -51,8 +51,8 @@ def committed_texts(folder: Path, below: str, suffix: str) -> dict[str, str]:
 
     They are read from HEAD, whatever the work tree holds. Raises DlbhpcError.
     """
-    listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD", "--", below).split("\0")
-    return {path: _git(folder, "show", f"HEAD:{path}") for path in listed if path.endswith(suffix)}
+    listed = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD", "--", below).split("\0")
+    return {path: git(folder, "show", f"HEAD:{path}") for path in listed if path.endswith(suffix)}
 
 
 def _is_bytecode(entry: str) -> bool:
