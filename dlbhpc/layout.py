@@ -21,6 +21,7 @@ REFERENCE = PACKAGE / "reference"
 ADAPTERS = PACKAGE / "inside" / "adapters"
 TEMPLATES = CHECKOUT / "templates"
 PROFILES = CHECKOUT / "slurm" / "profiles"
+CONTAINERS = CHECKOUT / "containers"
 
 
 class PathError(DlbhpcError):

@@ -72,17 +72,17 @@ def _begin(folder: Path) -> int:
 
 
 def _task(folder: Path) -> int:
-    from dlbhpc.run.attempt import task_command, upstream_environment
+    from dlbhpc.run.attempt import task_command
     from dlbhpc.run.log import rank_of, speak_apart
     from dlbhpc.scheduler.scratch import scratch_environment
 
     _preflight(folder)
-    argv, environment, working_directory = task_command(folder)
+    host = os.environ | scratch_environment(os.environ)
+    argv, environment, working_directory = task_command(folder, host)
     os.chdir(working_directory)
-    base = os.environ | scratch_environment(os.environ)
     speak_apart(folder, rank_of(os.environ))
     try:
-        os.execvpe(argv[0], argv, upstream_environment(base, environment))
+        os.execvpe(argv[0], argv, environment)
     except OSError as error:
         raise DlbhpcError(f"cannot execute {argv[0]}: {error.strerror}") from error
 

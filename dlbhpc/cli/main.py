@@ -20,6 +20,7 @@ _COMMANDS = {
     "profiles": "list the cluster profiles, or show one with the file of each value",
     "data": "prepare a dataset",
     "upstream": "record what an upstream's configuration has",
+    "image": "build, verify, list or enter the frozen images",
     "status": "one table over all runs",
     "logs": "print the log of a run",
     "preempt": "preempt a run, as a scheduler would: it requeues",

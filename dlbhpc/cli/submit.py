@@ -15,6 +15,7 @@ from dlbhpc.recipe.locked import LOCKED_FLAGS
 if TYPE_CHECKING:
     from dlbhpc.cli.follow import OnProgress
     from dlbhpc.command import Launch
+    from dlbhpc.images.task import RunImage
     from dlbhpc.scheduler.profile import Profile
 
 
@@ -126,7 +127,13 @@ def start(
             f"the profile {profile.name} is one machine, the run wants {launch.geometry.nodes} "
             "nodes: choose --nodes 1 or another --cluster"
         )
-    run = prepare_run(launch, profile.name, 60 * profile.save_every_minutes, profile.grace_seconds)
+    run = prepare_run(
+        launch,
+        profile.name,
+        60 * profile.save_every_minutes,
+        profile.grace_seconds,
+        _image(launch, profile),
+    )
     run = replace(run, retries=retries, cluster=to_plain(profile))
     submitted = submit(run, profile)
     folder = launch.output.folder
@@ -149,6 +156,15 @@ def start(
     except KeyboardInterrupt:
         print(f"\nthe job goes on; to end it: dlbhpc cancel {folder}")
         return 130
+
+
+def _image(launch: Launch, profile: Profile) -> RunImage | None:
+    """The image that the profile sends the run through, if it does."""
+    if profile.container == "none":
+        return None
+    from dlbhpc.images.use import choose_image
+
+    return choose_image(launch, profile.container, profile.container_mount, profile.container_gpu)
 
 
 def summary(launch: Launch, script: str) -> str:

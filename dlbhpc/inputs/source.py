@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -22,14 +23,14 @@ def verify_checkout(folder: Path, commit: str, repository: str) -> None:
             f"  git clone https://github.com/{repository} {folder}\n"
             f"  git -C {folder} checkout {commit}"
         )
-    head = _git(folder, "rev-parse", "HEAD").strip()
+    head = git(folder, "rev-parse", "HEAD").strip()
     if head != commit:
         raise DlbhpcError(
             f"the source checkout {folder} is at {head}, the recipe is pinned to {commit}: "
             f"git -C {folder} checkout {commit}"
         )
     # Ignored files are listed as well: what .gitignore hides is imported all the same.
-    status = _git(
+    status = git(
         folder, "status", "--porcelain", "-z", "--untracked-files=all", "--ignored=traditional"
     )
     changed = [entry[3:] for entry in status.split("\0") if entry and not _is_bytecode(entry)]
@@ -42,7 +43,7 @@ def verify_checkout(folder: Path, commit: str, repository: str) -> None:
 
 def head_commit(folder: Path) -> str:
     """The commit that a checkout is at. Raises DlbhpcError."""
-    return _git(folder, "rev-parse", "HEAD").strip()
+    return git(folder, "rev-parse", "HEAD").strip()
 
 
 def committed_texts(folder: Path, below: str, suffix: str) -> dict[str, str]:
@@ -50,8 +51,8 @@ def committed_texts(folder: Path, below: str, suffix: str) -> dict[str, str]:
 
     They are read from HEAD, whatever the work tree holds. Raises DlbhpcError.
     """
-    listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD", "--", below).split("\0")
-    return {path: _git(folder, "show", f"HEAD:{path}") for path in listed if path.endswith(suffix)}
+    listed = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD", "--", below).split("\0")
+    return {path: git(folder, "show", f"HEAD:{path}") for path in listed if path.endswith(suffix)}
 
 
 def _is_bytecode(entry: str) -> bool:
@@ -61,9 +62,11 @@ def _is_bytecode(entry: str) -> bool:
     return path.endswith(_BYTECODE) or "__pycache__" in Path(path).parts
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    """What git prints for a command in ``folder``; raises DlbhpcError with its words."""
     # A GIT_DIR of the caller's would silently answer for another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment |= variables or {}
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

@@ -13,12 +13,14 @@ import torch
 from omegaconf import DictConfig
 from tokenizers import Tokenizer
 
-from dlbhpc.data.pydoc import MASK
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.geometry import EpochPlan, epoch_plan
 from dlbhpc.reference.datamodule import BlockDataModule, Blocks
 from dlbhpc.reference.evaluation import EvaluationConfig, Evaluator
 from dlbhpc.reference.module import MaskedDiffusion
+
+_MASK = "[MASK]"
+"""As dlbhpc.data.pydoc names it, which is not among what gets frozen into the image."""
 
 
 def train(config: DictConfig) -> None:
@@ -128,9 +130,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def mask_token(tokenizer: Tokenizer) -> int:
     """The id of the absorbing state."""
-    token = tokenizer.token_to_id(MASK)
+    token = tokenizer.token_to_id(_MASK)
     if token is None:
-        raise DlbhpcError(f"the tokenizer has no {MASK} token; prepare the dataset again")
+        raise DlbhpcError(f"the tokenizer has no {_MASK} token; prepare the dataset again")
     return token
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from dlbhpc.command import attempt_argv, compose_argv
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
+from dlbhpc.images.use import enter_image
 from dlbhpc.layout import OutputLayout
+from dlbhpc.records import to_plain
 from dlbhpc.run import completion
 from dlbhpc.run.ending import write_end
 from dlbhpc.run.files import read_json, write_bytes, write_json
@@ -110,7 +112,7 @@ def _prepare(
 ) -> None:
     output = run.launch.output
     output.temporary.mkdir(exist_ok=True)
-    verify_inputs(run.launch)
+    verify_inputs(run.launch, run.image)
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")
@@ -130,8 +132,11 @@ def _prepare(
     _write_attempt(run, folder, number, job, newest)
 
 
-def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
-    """What one task of the attempt executes: argv, environment and working directory."""
+def task_command(folder: Path, host: Mapping[str, str]) -> tuple[list[str], dict[str, str], Path]:
+    """What one task of the attempt executes: argv, environment and working directory.
+
+    ``host`` is the environment of this task on its node.
+    """
     attempt = read_json(folder / "attempt.json")
     run = read_run(OutputLayout(Path(attempt["output"])))
     argv = attempt_argv(run.launch.argv, resume=attempt["resumed_from"] is not None)
@@ -139,7 +144,16 @@ def task_command(folder: Path) -> tuple[list[str], dict[str, str], Path]:
     environment["DLBHPC_ATTEMPT_FILE"] = str(folder / "attempt.json")
     # A port that was free on the first node when the attempt began: two jobs there do not meet.
     environment["MASTER_PORT"] = str(attempt["master_port"])
-    return _with_interpreter(argv), environment, run.launch.source
+    return _program(run, argv, environment, host)
+
+
+def _program(
+    run: Run, argv: Sequence[str], own: Mapping[str, str], host: Mapping[str, str]
+) -> tuple[list[str], dict[str, str], Path]:
+    """How the upstream's program is started here, through the run's image if it has one."""
+    if run.image is None:
+        return _with_interpreter(argv), upstream_environment(host, own), run.launch.source
+    return (*enter_image(run.image, run.launch, argv, own, host), Path("/"))
 
 
 def _place(state: Path, target: Path) -> None:
@@ -164,13 +178,10 @@ def _place(state: Path, target: Path) -> None:
 def _compose(run: Run) -> None:
     """Let the upstream compose its configuration, and compare it with the run's first one."""
     output = run.launch.output
-    done = subprocess.run(
-        _with_interpreter(compose_argv(run.launch.argv)),
-        env=upstream_environment(os.environ, run.launch.environment),
-        cwd=run.launch.source,
-        capture_output=True,
-        text=True,
+    argv, environment, folder = _program(
+        run, compose_argv(run.launch.argv), run.launch.environment, os.environ
     )
+    done = subprocess.run(argv, env=environment, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         raise DlbhpcError(
             f"{run.launch.recipe.upstream.name} cannot compose its configuration "
@@ -234,6 +245,7 @@ def _write_attempt(run: Run, folder: Path, number: int, job: Job, newest: int) -
             "export_bf16": run.launch.recipe.export_bf16,
             "resumed_from": newest or None,
             **job.record(),
+            "image": to_plain(run.image),
             "host": socket.gethostname(),
             "master_port": _free_port(),
             "pid": os.getpid(),
@@ -255,6 +267,6 @@ def upstream_environment(base: Mapping[str, str], own: Mapping[str, str]) -> dic
     return {**kept, "PYTHONNOUSERSITE": "1", **own}
 
 
-def _with_interpreter(argv: list[str] | tuple[str, ...]) -> list[str]:
+def _with_interpreter(argv: Sequence[str]) -> list[str]:
     """The recorded command begins with the bare word python: here it is the one that runs us."""
     return [sys.executable, *argv[1:]]

@@ -8,6 +8,8 @@ from dlbhpc.command import Launch, student_init_snapshot
 from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.geometry import epoch_plan, step_plan
+from dlbhpc.images.task import RunImage
+from dlbhpc.images.use import check_image
 from dlbhpc.inputs.source import verify_checkout
 from dlbhpc.run.files import digest, file_digest
 from dlbhpc.run.identity import identity_command
@@ -20,8 +22,11 @@ _PROSE = frozenset(
 """What a recipe says about itself, or that does not change the result: outside the identity."""
 
 
-def verify_inputs(launch: Launch) -> Manifest:
-    """Verify source, data and teacher as far as a look can; returns the data's manifest."""
+def verify_inputs(launch: Launch, image: RunImage | None) -> Manifest:
+    """Verify source, data and teacher as far as a look can; returns the data's manifest.
+
+    A run that goes through an image brings its source in it.
+    """
     recipe = launch.recipe
     upstream = recipe.upstream
     if recipe.adapter is not None and not launch.entrypoint.is_file():
@@ -29,7 +34,9 @@ def verify_inputs(launch: Launch) -> Manifest:
             f"the adapter {launch.entrypoint} is not in this version: it renders {recipe.name} "
             "(--dry-run), but cannot train it yet"
         )
-    if upstream.commit is not None and upstream.repository is not None:
+    if image is not None:
+        check_image(image, launch)
+    elif upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
     if not launch.data.is_dir():
@@ -51,12 +58,18 @@ def verify_inputs(launch: Launch) -> Manifest:
     return manifest
 
 
-def prepare_run(launch: Launch, profile: str, save_every_seconds: int, grace_seconds: int) -> Run:
+def prepare_run(
+    launch: Launch,
+    profile: str,
+    save_every_seconds: int,
+    grace_seconds: int,
+    image: RunImage | None = None,
+) -> Run:
     """Verify the inputs of a launch and make its launch record; writes nothing.
 
     Raises DlbhpcError naming the input that is missing or is not what it must be.
     """
-    manifest = verify_inputs(launch)
+    manifest = verify_inputs(launch, image)
     plan_sha256, total_steps, milestones = _plan(launch, manifest)
     upstream = launch.recipe.upstream
     contract = {
@@ -70,12 +83,13 @@ def prepare_run(launch: Launch, profile: str, save_every_seconds: int, grace_sec
     return Run(
         launch=launch,
         profile=profile,
-        identity=_known_identity(launch, manifest),
+        identity=_known_identity(launch, manifest, image),
         contract=contract,
         total_steps=total_steps,
         milestones=milestones,
         save_every_seconds=save_every_seconds,
         grace_seconds=grace_seconds,
+        image=image,
     )
 
 
@@ -97,7 +111,7 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
     return steps.sha256, steps.steps, steps.milestones
 
 
-def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
+def _known_identity(launch: Launch, manifest: Manifest, image: RunImage | None) -> dict[str, Any]:
     """The fields of the identity that need no composed configuration."""
     geometry = launch.geometry
     weights = student_init_snapshot(launch)
@@ -113,7 +127,7 @@ def _known_identity(launch: Launch, manifest: Manifest) -> dict[str, Any]:
         "adapter_version": None,
         # The commit that a branch of published weights resolved to when they were fetched.
         "student_weights": weights.name if weights else None,
-        "image": None,
+        "image": image.content_sha256 if image else None,
         "seed": launch.seed,
         "geometry": {
             "nodes": geometry.nodes,

@@ -9,6 +9,7 @@ from typing import Any
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.task import RunImage
 from dlbhpc.layout import OutputLayout
 from dlbhpc.records import from_plain, to_plain
 from dlbhpc.run.files import read_json, write_bytes, write_json
@@ -27,6 +28,7 @@ class Run:
     is the last optimizer step; ``milestones`` are the steps that retention never removes.
     ``retries`` is how often a submission runs again after the upstream failed. ``cluster`` is the
     whole cluster profile as it was, with what flags had changed; empty in records of before.
+    ``image`` is what it goes through, None where the host's own Python trains.
     """
 
     launch: Launch
@@ -39,6 +41,7 @@ class Run:
     grace_seconds: int
     retries: int = 0
     cluster: Mapping[str, Any] = field(default_factory=dict)
+    image: RunImage | None = None
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)

@@ -64,7 +64,7 @@ def test_a_fresh_run_starts_at_step_0_and_does_not_resume(submitted: Run, said: 
     assert json.loads((folder / "attempt.json").read_text())["resumed_from"] is None
     assert not last.exists()
     assert "no complete step directory" in said[-1]
-    argv, environment, working_directory = task_command(folder)
+    argv, environment, working_directory = task_command(folder, {})
     assert "checkpointing.resume_from_ckpt=false" in argv
     assert environment["DLBHPC_ATTEMPT_FILE"] == str(folder / "attempt.json")
     assert working_directory == submitted.launch.source
@@ -93,7 +93,7 @@ def test_the_next_attempt_goes_on_from_the_newest_step(
     assert last.read_bytes() == state.read_bytes()
     # Some upstreams write over their last checkpoint in place.
     assert last.stat().st_ino != state.stat().st_ino
-    assert "checkpointing.resume_from_ckpt=true" in task_command(second)[0]
+    assert "checkpointing.resume_from_ckpt=true" in task_command(second, {})[0]
     assert [(a.number, a.reason) for a in read_attempts(submitted.launch.output)] == [
         (1, "preempted"),
         (2, None),

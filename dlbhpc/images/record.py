@@ -1,0 +1,129 @@
+"""``images/NAME.json``: what an image was made of, and what its file digests to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.sif import Digests, read_digests
+from dlbhpc.layout import Layout
+from dlbhpc.records import from_plain, to_plain
+from dlbhpc.run.files import read_json, write_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """One built image.
+
+    ``file`` is its name in images/. ``sif_sha256`` is of the whole file, ``content_sha256`` of its
+    squashfs partition, which two builds of the same inputs share. ``inputs_sha256`` is over what
+    decides the content. ``base_digest`` is None for a fresh Debian.
+    """
+
+    name: str
+    file: str
+    sif_sha256: str
+    content_sha256: str
+    inputs_sha256: str
+    definition_sha256: str
+    lock_sha256: str
+    repository: str | None
+    commit: str
+    base: str
+    base_digest: str | None
+    builder: str
+    redistributable: bool
+    labels: Mapping[str, str]
+    time: float
+
+
+def image_file(name: str, commit: str) -> str:
+    """``NAME-COMMIT12.sif``."""
+    return f"{name}-{commit.removeprefix('bundled-')[:12]}.sif"
+
+
+def record_path(layout: Layout, name: str) -> Path:
+    return layout.images / f"{name}.json"
+
+
+def read_record(layout: Layout, name: str) -> ImageRecord:
+    """The record of an image. Raises DlbhpcError when it was not built, or the record is broken."""
+    path = record_path(layout, name)
+    if not path.exists():
+        raise DlbhpcError(f"the image {name} is not built: make image-{name}")
+    values = read_json(path)
+    if values.pop("schema_version", None) != SCHEMA_VERSION:
+        raise DlbhpcError(f"{path} is of another version of dlbhpc: make image-{name}")
+    return from_plain(ImageRecord, values, str(path))
+
+
+def write_record(layout: Layout, record: ImageRecord) -> None:
+    write_json(
+        record_path(layout, record.name), {"schema_version": SCHEMA_VERSION, **to_plain(record)}
+    )
+
+
+def check_pin(record: ImageRecord, commit: str) -> None:
+    """Refuse an image of another commit than the pinned one."""
+    if record.commit != commit:
+        raise DlbhpcError(
+            f"the image {record.file} holds {record.name} at {record.commit}, the pin is {commit}: "
+            f"make image-{record.name}"
+        )
+
+
+def verify(layout: Layout, record: ImageRecord, *, afresh: bool) -> Path:
+    """Prove an image's file against its record; returns its path.
+
+    ``afresh`` reads every byte. Otherwise a digest that was taken before counts as long as the
+    file's size, modification time and inode are the same. Raises DlbhpcError naming what differs.
+    """
+    path = layout.images / record.file
+    if not path.is_file():
+        raise DlbhpcError(f"the image {path} is missing: make image-{record.name}")
+    remembered = None if afresh else _remembered(path)
+    found = remembered or read_digests(path)
+    for what, given, recorded in (
+        ("content (squashfs partition)", found.content, record.content_sha256),
+        ("file", found.sif, record.sif_sha256),
+    ):
+        if given != recorded:
+            raise DlbhpcError(
+                f"the image {path} is not the one that was built: the sha256 of its {what} is "
+                f"{given}, {record_path(layout, record.name).name} records {recorded}; "
+                f"make image-{record.name}"
+            )
+    if remembered is None:
+        remember(path, found)
+    return path
+
+
+def remember(path: Path, digests: Digests) -> None:
+    """Keep a file's digests beside it, with what tells that it is still the same file."""
+    try:
+        write_json(_memory(path), {**_fingerprint(path), **to_plain(digests)})
+    except OSError:
+        pass  # images/ may be read-only here; then each attempt reads the file
+
+
+def _remembered(path: Path) -> Digests | None:
+    try:
+        values = read_json(_memory(path))
+    except DlbhpcError:
+        return None
+    if any(values.get(key) != value for key, value in _fingerprint(path).items()):
+        return None
+    return Digests(sif=str(values.get("sif")), content=str(values.get("content")))
+
+
+def _fingerprint(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+
+
+def _memory(path: Path) -> Path:
+    return path.with_name(f".{path.name}.digests.json")

@@ -1,0 +1,71 @@
+"""An image unpacked to a folder: once for each node and content, where FUSE would not survive."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dlbhpc.errors import DlbhpcError
+
+_DIGITS = 16
+
+
+def unpacked(file: Path, content_sha256: str, program: str, scratch: Path) -> Path:
+    """The folder that holds the image's content on this node, unpacked now if need be.
+
+    The first task of a node unpacks, the others wait for it. A folder of the final name is whole:
+    it gets its name by a rename. Raises DlbhpcError when it cannot be unpacked.
+    """
+    place = _own_folder(scratch / f"dlbhpc-images-{os.getuid()}")
+    target = place / content_sha256[:_DIGITS]
+    with _alone(place / f"{target.name}.lock"):
+        if target.is_dir():
+            return target
+        # What a killed task left has another name, and goes.
+        for leftover in place.glob(f"{target.name}.part-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(prefix=f"{target.name}.part-", dir=place)) / "image"
+        argv = [program, "build", "--sandbox", str(part), str(file)]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode != 0:
+            shutil.rmtree(part.parent, ignore_errors=True)
+            raise DlbhpcError(
+                f"the image {file} cannot be unpacked to {place} on {os.uname().nodename}: "
+                f"{done.stderr.strip()[-1000:]}"
+            )
+        part.rename(target)
+        part.parent.rmdir()
+    return target
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    # The folder is node-local, where file locks work, and end with the process that holds them.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _own_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise DlbhpcError(
+            f"the scratch folder {folder} cannot be made on {os.uname().nodename}: "
+            f"{error.strerror}; correct scratch in the cluster profile"
+        ) from error
+    # The place above may be open to everybody.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise DlbhpcError(f"{folder} on {os.uname().nodename} is not this user's folder: remove it")
+    return folder

@@ -1,0 +1,39 @@
+"""A folder of packages for a site without a package index: complete, before a build begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.spec import ImageSpec
+from dlbhpc.run.files import file_digest
+
+_SUFFIXES = (".whl", ".tar.gz", ".zip")
+_SHOWN = 5
+
+
+def check_wheelhouse(folder: Path, spec: ImageSpec) -> None:
+    """Refuse a folder that lacks a locked file, telling a missing one from a changed one."""
+    if not folder.is_dir():
+        raise DlbhpcError(f"the wheelhouse {folder} is not a folder")
+    files = [path for path in sorted(folder.iterdir()) if path.name.endswith(_SUFFIXES)]
+    digests = {file_digest(path) for path in files}
+    wrong = []
+    for package in spec.packages:
+        if package.sha256 in digests:
+            continue
+        same = [path.name for path in files if _is_of(path.name, package.name, package.version)]
+        found = f"{same[0]} has another" if same else "there is none"
+        wrong.append(f"{package.name}=={package.version} ({found})")
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise DlbhpcError(
+            f"the wheelhouse {folder} does not hold the files of {spec.lock}, by sha256: "
+            f"{', '.join(wrong[:_SHOWN])}{more}; fill it with pip download --no-deps "
+            f"--require-hashes -r {spec.lock.name}, on a machine that reaches an index"
+        )
+
+
+def _is_of(file: str, name: str, version: str) -> bool:
+    normal = file.lower().replace("_", "-")
+    return normal.startswith(f"{name}-{version}")
