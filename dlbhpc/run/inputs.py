@@ -41,6 +41,12 @@ def verify_inputs(launch: Launch) -> Manifest:
     if upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
+    if launch.teacher is not None and not launch.teacher.is_file():
+        raise DlbhpcError(
+            f"the teacher {launch.teacher} is missing: train it first, or name a checkpoint with "
+            "--teacher (--with-teacher, which will chain the two, is not in this version)"
+        )
+    student_init_snapshot(launch)
     if recipe.data_source == "training_cache":
         ensure_bridge(upstream.name, recipe.dataset, launch.layout, _say)
     elif not launch.data.is_dir():
@@ -48,12 +54,6 @@ def verify_inputs(launch: Launch) -> Manifest:
             f"the data {launch.data} is missing: "
             f"run python -m dlbhpc data prepare {recipe.dataset.name}"
         )
-    if launch.teacher is not None and not launch.teacher.is_file():
-        raise DlbhpcError(
-            f"the teacher {launch.teacher} is missing: train it first, or name a checkpoint with "
-            "--teacher (--with-teacher, which will chain the two, is not in this version)"
-        )
-    student_init_snapshot(launch)
     return manifest
 
 
