@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dlbhpc"
-ROOMS = ["__init__.py", "errors.py", "exit_status.py", "steps/**/*.py", "inside/**/*.py"]
+ROOMS = [
+    "__init__.py",
+    "errors.py",
+    "exit_status.py",
+    "steps/**/*.py",
+    "inside/**/*.py",
+    "inputs/teacher/*.py",
+]
 FILES = sorted(path for room in ROOMS for path in PACKAGE.glob(room))
 
 # Names of the standard library that came after 3.9, for those that are easily reached for.

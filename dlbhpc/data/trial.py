@@ -1,6 +1,6 @@
 """The raw data of trials: the bundled text in the shape of the pinned datasets, at toy size.
 
-Tokenizers are trained on that text, with the special tokens where the real ones have them, and
+Tokenizers are made from that text, with the special tokens where the real ones have them, and
 written as the hub keeps them: what reads them, the upstreams' own code included, cannot tell.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -76,26 +77,39 @@ def _owt_documents(texts: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def make_bert(folder: Path, texts: Iterable[str], dataset: Dataset) -> None:
-    """A WordPiece tokenizer of ``dataset.base_vocab`` tokens in ``folder``."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    """A WordPiece tokenizer of ``dataset.base_vocab`` tokens in ``folder``.
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=dataset.base_vocab, special_tokens=BERT_SPECIAL, show_progress=False
+    Its vocabulary is every letter and the most frequent words: the library's own trainer gives
+    other numbers each time.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words = Counter(
+        word
+        for text in texts
+        for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    letters = sorted({letter for word in words for letter in word})
+    parts = [*letters, *(f"##{letter}" for letter in letters)]
+    frequent = sorted((word for word in words if len(word) > 1), key=lambda w: (-words[w], w))
+    vocabulary = [*BERT_SPECIAL, *parts, *frequent][: dataset.base_vocab]
+    assert len(vocabulary) == dataset.base_vocab > len(BERT_SPECIAL) + len(parts)
+    numbers = {token: number for number, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    tokenizer.add_special_tokens(BERT_SPECIAL)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 101), ("[SEP]", 102)],
     )
-    numbers = tokenizer.get_vocab()
-    vocabulary = sorted(numbers, key=numbers.__getitem__)
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"] = numbers  # in the order of the numbers, which the library has not
     _write_snapshot(
         folder,
-        json.loads(tokenizer.to_str()),
+        content,
         {"model_type": "bert", "vocab_size": len(vocabulary)},
         {"do_lower_case": True, "model_max_length": 512},
     )
@@ -123,7 +137,8 @@ def make_gpt2(folder: Path, texts: Iterable[str], dataset: Dataset) -> None:
     content["model"]["merges"] = [
         merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]
     ]
-    content["model"]["vocab"][GPT2_END] = dataset.base_vocab - 1
+    vocabulary = {**content["model"]["vocab"], GPT2_END: dataset.base_vocab - 1}
+    content["model"]["vocab"] = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
     _write_snapshot(
         folder,
         content,

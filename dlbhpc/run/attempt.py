@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dlbhpc.command import attempt_argv, compose_argv
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
 from dlbhpc.images.use import enter_image
+from dlbhpc.inputs.teaching import ensure_adapted_teacher
 from dlbhpc.layout import OutputLayout
 from dlbhpc.records import to_plain
 from dlbhpc.run import completion
@@ -113,6 +115,7 @@ def _prepare(
     output = run.launch.output
     output.temporary.mkdir(exist_ok=True)
     verify_inputs(run.launch, run.image)
+    adaptation = ensure_adapted_teacher(run.launch)
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")
@@ -128,7 +131,7 @@ def _prepare(
         if output.last_checkpoint.is_file():
             output.last_checkpoint.unlink()
         say(f"attempt {number} starts at step 0 of {run.total_steps}: no complete step directory")
-    _compose(run)
+    _compose(run, adaptation)
     _write_attempt(run, folder, number, job, newest)
 
 
@@ -175,7 +178,7 @@ def _place(state: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _compose(run: Run) -> None:
+def _compose(run: Run, adaptation: Mapping[str, Any] | None) -> None:
     """Let the upstream compose its configuration, and compare it with the run's first one."""
     output = run.launch.output
     argv, environment, folder = _program(
@@ -216,7 +219,7 @@ def _compose(run: Run) -> None:
                 "schema_version": SCHEMA_VERSION,
                 "identity": identity_digest(fields),
                 "identity_fields": fields,
-                "teacher_adaptation": None,
+                "teacher_adaptation": adaptation,
                 "time": time.time(),
             },
         )

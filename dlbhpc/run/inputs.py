@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from dlbhpc.command import Launch, student_init_snapshot
+from dlbhpc.data.bridge import ensure_bridge
 from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.geometry import epoch_plan, step_plan
 from dlbhpc.images.task import RunImage
 from dlbhpc.images.use import check_image
 from dlbhpc.inputs.source import verify_checkout
+from dlbhpc.inputs.teacher.adapt import version_digest
+from dlbhpc.inputs.teaching import check_launch_teacher
+from dlbhpc.layout import OutputLayout
+from dlbhpc.run import completion
 from dlbhpc.run.files import digest, file_digest
 from dlbhpc.run.identity import identity_command
-from dlbhpc.run.record import Run
+from dlbhpc.run.record import Run, read_run
 
 _PROSE = frozenset(
     "summary evidence disclosures unverified resume trial_defaults num_workers "
@@ -25,7 +31,8 @@ _PROSE = frozenset(
 def verify_inputs(launch: Launch, image: RunImage | None) -> Manifest:
     """Verify source, data and teacher as far as a look can; returns the data's manifest.
 
-    A run that goes through an image brings its source in it.
+    A run that goes through an image brings its source in it. The upstream's cache is written from
+    the prepared data where it is not current.
     """
     recipe = launch.recipe
     upstream = recipe.upstream
@@ -39,22 +46,19 @@ def verify_inputs(launch: Launch, image: RunImage | None) -> Manifest:
     elif upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
-    if not launch.data.is_dir():
-        raise DlbhpcError(
-            f"the data {launch.data} is missing: "
-            f"run python -m dlbhpc data prepare {recipe.dataset.name}"
-        )
     if launch.teacher is not None and not launch.teacher.is_file():
         raise DlbhpcError(
             f"the teacher {launch.teacher} is missing: train it first, or name a checkpoint with "
             "--teacher (--with-teacher, which will chain the two, is not in this version)"
         )
-    if launch.adapted_teacher is not None and not launch.adapted_teacher.is_file():
-        raise DlbhpcError(
-            f"the adapted teacher {launch.adapted_teacher} is missing, and this version cannot "
-            f"adapt {launch.teacher} yet"
-        )
     student_init_snapshot(launch)
+    if recipe.data_source == "training_cache":
+        ensure_bridge(upstream.name, recipe.dataset, launch.layout, _say)
+    elif not launch.data.is_dir():
+        raise DlbhpcError(
+            f"the data {launch.data} is missing: "
+            f"run python -m dlbhpc data prepare {recipe.dataset.name}"
+        )
     return manifest
 
 
@@ -65,11 +69,15 @@ def prepare_run(
     grace_seconds: int,
     image: RunImage | None = None,
 ) -> Run:
-    """Verify the inputs of a launch and make its launch record; writes nothing.
+    """Verify the inputs of a launch and make its launch record; writes none of its output.
 
     Raises DlbhpcError naming the input that is missing or is not what it must be.
     """
     manifest = verify_inputs(launch, image)
+    teacher_sha256 = file_digest(launch.teacher) if launch.teacher else None
+    if teacher_sha256 is not None:
+        _verify_base_run(launch, teacher_sha256)
+        check_launch_teacher(launch)
     plan_sha256, total_steps, milestones = _plan(launch, manifest)
     upstream = launch.recipe.upstream
     contract = {
@@ -83,7 +91,7 @@ def prepare_run(
     return Run(
         launch=launch,
         profile=profile,
-        identity=_known_identity(launch, manifest, image),
+        identity=_known_identity(launch, manifest, teacher_sha256, image),
         contract=contract,
         total_steps=total_steps,
         milestones=milestones,
@@ -111,7 +119,57 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
     return steps.sha256, steps.steps, steps.milestones
 
 
-def _known_identity(launch: Launch, manifest: Manifest, image: RunImage | None) -> dict[str, Any]:
+def _verify_base_run(launch: Launch, sha256: str) -> None:
+    """Refuse the base recipe's own result unless its run is complete and names this very file.
+
+    An explicit checkpoint from elsewhere needs no run.
+    """
+    recipe, teacher = launch.recipe, launch.recipe.teacher
+    assert teacher is not None and launch.teacher is not None, "only a distilled recipe has one"
+    trial = recipe.trial is not None
+    base = OutputLayout(launch.layout.run_folder(recipe.dataset.name, teacher.recipe, trial=trial))
+    if not launch.teacher.is_relative_to(base.folder) or not base.run.exists():
+        return
+    run = read_run(base)
+    if launch.teacher != run.launch.selected_checkpoint:
+        return
+    trained = (run.launch.recipe.name, run.launch.recipe.dataset.name)
+    if trained != (teacher.recipe, recipe.dataset.name) or (run.launch.trial is not None) != trial:
+        raise DlbhpcError(
+            f"{base.folder} holds a run of {' on '.join(trained)}, the teacher of {recipe.name} is "
+            f"{teacher.recipe} on {recipe.dataset.name}: name a checkpoint with --teacher"
+        )
+    completed = completion.read_completed(base)
+    if completed is None:
+        raise DlbhpcError(
+            f"the run {base.folder} is not complete, so {launch.teacher} is not its result: "
+            f"submit {teacher.recipe} again, or name another checkpoint with --teacher"
+        )
+    if completed["checkpoint_sha256"] != sha256:
+        raise DlbhpcError(
+            f"{launch.teacher}: sha256 differs from that in {base.completed}, expected "
+            f"{completed['checkpoint_sha256']}, found {sha256}: it is damaged or was replaced"
+        )
+
+
+def _adapter_version(launch: Launch) -> str | None:
+    """The digest of our own code that takes part in the result beside the upstream's."""
+    parts = {}
+    if launch.adapted_teacher is not None:
+        parts["teacher"] = version_digest()
+    if launch.recipe.adapter is not None:
+        parts["entrypoint"] = file_digest(launch.entrypoint)
+    return digest(parts) if parts else None
+
+
+def _say(text: str) -> None:
+    # Standard output is spoken for where an attempt begins.
+    print(f"dlbhpc: {text}", file=sys.stderr, flush=True)
+
+
+def _known_identity(
+    launch: Launch, manifest: Manifest, teacher_sha256: str | None, image: RunImage | None
+) -> dict[str, Any]:
     """The fields of the identity that need no composed configuration."""
     geometry = launch.geometry
     weights = student_init_snapshot(launch)
@@ -123,8 +181,8 @@ def _known_identity(launch: Launch, manifest: Manifest, image: RunImage | None) 
         "working_directory": str(launch.source),
         "source_commit": launch.source_commit,
         "data": manifest.sha256,
-        "teacher": file_digest(launch.teacher) if launch.teacher else None,
-        "adapter_version": None,
+        "teacher": teacher_sha256,
+        "adapter_version": _adapter_version(launch),
         # The commit that a branch of published weights resolved to when they were fetched.
         "student_weights": weights.name if weights else None,
         "image": image.content_sha256 if image else None,

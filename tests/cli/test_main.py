@@ -14,8 +14,8 @@ from dlbhpc.layout import CHECKOUT
 
 HEAVY = ("torch", "lightning", "datasets", "hydra", "omegaconf", "submitit", "jinja2")
 COMMANDS = (
-    "submit plan recipes profiles data upstream status logs preempt requeue cancel doctor report "
-    "demo attempt"
+    "submit plan recipes profiles data teacher upstream image status logs preempt requeue cancel "
+    "doctor report demo attempt"
 ).split()
 
 
@@ -276,10 +276,3 @@ def test_status_of_an_empty_root(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no runs under" in capsys.readouterr().out
     assert main(["status", "--root", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
-
-
-def test_the_other_datasets_cannot_be_prepared_yet_and_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data", "prepare", "lm1b", "--root", str(tmp_path)]) == 2
-    assert "not in this version" in capsys.readouterr().err

@@ -15,9 +15,7 @@ def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, causal=False, **_):
     return flash_attn_func(*qkv.unbind(2), dropout_p, causal)
 
 
-def flash_attn_varlen_qkvpacked_func(
-    qkv, cu_seqlens, max_seqlen, dropout_p=0.0, causal=False, **_
-):
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, causal=False, **_):
     """Sequences one after the other: shape (total length, 3, heads, size)."""
     ends = cu_seqlens.tolist()
     sequences = [qkv[start:end].unsqueeze(0) for start, end in zip(ends, ends[1:])]

@@ -1,0 +1,185 @@
+"""The adapted teacher: a checkpoint that the student's upstream loads as it is, and its provenance.
+
+Both are published whole or not at all, the provenance last: an adapted teacher without it, or with
+one that says otherwise, is made again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlbhpc.inputs.teacher import names, transform
+from dlbhpc.inputs.teacher.family import check_family
+from dlbhpc.inputs.teacher.loading import load_checkpoint, state_of
+from dlbhpc.inputs.teacher.names import Backbone, TeacherError, keys_digest
+from dlbhpc.inputs.teacher.transform import Adapted, Vocabulary, adapt_state
+from dlbhpc.steps.files import regular_digest, replace_file, sync_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SCHEMA_VERSION = 1
+_MADV_DONTNEED = 4
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What decides an adapted teacher, apart from the teacher itself.
+
+    ``transformation`` is one of transform.TRANSFORMATIONS.
+    """
+
+    family: str
+    transformation: str
+    vocabulary: Vocabulary
+    backbone: Backbone
+
+
+def version_digest() -> str:
+    """The digest of the code that decides what an adapted teacher holds."""
+    digest = hashlib.sha256()
+    for module in (names, transform):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()
+
+
+def check_teacher(source: Path, adaptation: Adaptation, *, trusted: bool = False) -> None:
+    """Refuse a teacher that cannot be adapted; writes nothing. Raises TeacherError."""
+    _adapted(source, adaptation, trusted)
+
+
+def is_adapted(source: Path, target: Path, provenance: Path, adaptation: Adaptation) -> bool:
+    """Whether ``target`` is what ``source`` adapts to, by its provenance and content."""
+    digest = regular_digest(source)
+    return _current(digest, target, provenance, adaptation) is not None
+
+
+def ensure_adapted(
+    source: Path, target: Path, provenance: Path, adaptation: Adaptation, *, trusted: bool = False
+) -> dict[str, Any]:
+    """Adapt ``source`` to ``target`` unless that is there already; returns the provenance.
+
+    Raises TeacherError when the source cannot be this student's teacher.
+    """
+    if not source.is_file():
+        raise TeacherError(f"there is no checkpoint {source}")
+    source_sha256 = regular_digest(source)
+    if (recorded := _current(source_sha256, target, provenance, adaptation)) is not None:
+        return recorded
+    adapted, evidence = _adapted(source, adaptation, trusted)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    provenance.unlink(missing_ok=True)
+    sha256 = _publish({"state_dict": dict(adapted.state)}, target)
+    if regular_digest(source) != source_sha256:
+        target.unlink()
+        raise TeacherError(f"the teacher {source} was changed while it was adapted: try again")
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "source": {"path": str(source), "sha256": source_sha256},
+        "output": {"path": str(target), "sha256": sha256},
+        "teacher_family": adaptation.family,
+        "teacher_family_evidence": evidence,
+        "transformation": adaptation.transformation,
+        "transformation_sha256": version_digest(),
+        "source_mask_index": adapted.source_mask,
+        "target_mask_index": adaptation.vocabulary.base,
+        "source_vocab": adapted.sizes.vocab,
+        "target_vocab": adaptation.vocabulary.target,
+        "hidden_size": adapted.sizes.hidden,
+        "state_keys_sha256": keys_digest(adapted.state),
+        "adaptation": asdict(adaptation),
+        "trusted": trusted,
+    }
+    _write_record(provenance, record)
+    return record
+
+
+def _adapted(source: Path, adaptation: Adaptation, trusted: bool) -> tuple[Adapted, str]:
+    """The adapted state, and what told the teacher's family."""
+    content = load_checkpoint(source, trusted=trusted)
+    evidence = check_family(content, adaptation.family, source)
+    adapted = adapt_state(
+        state_of(content, source),
+        adaptation.transformation,
+        adaptation.vocabulary,
+        adaptation.backbone,
+        f"the teacher {source}",
+        release=release_mapped,
+    )
+    return adapted, evidence
+
+
+def _current(
+    source_sha256: str, target: Path, provenance: Path, adaptation: Adaptation
+) -> dict[str, Any] | None:
+    """The provenance of ``target`` when it is current; None when it is missing, torn or another.
+
+    Paths are not compared: the project may have moved as a whole.
+    """
+    record = _read(provenance)
+    if (
+        record is None
+        or record.get("transformation_sha256") != version_digest()
+        or record.get("adaptation") != asdict(adaptation)
+        or record.get("source", {}).get("sha256") != source_sha256
+    ):
+        return None
+    try:
+        found = regular_digest(target)
+    except OSError:
+        return None
+    return record if found == record.get("output", {}).get("sha256") else None
+
+
+def _publish(content: Mapping[str, Any], target: Path) -> str:
+    """Save ``content`` under ``target`` at once; returns the sha256 of the file."""
+    import torch
+
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        sha256 = regular_digest(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(target.parent)
+    return sha256
+
+
+def _write_record(path: Path, record: Mapping[str, Any]) -> None:
+    data = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+    replace_file(path, data, path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The provenance that is there; None for a missing or torn one."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def release_mapped(tensor: Tensor) -> None:
+    """Give back the memory of a tensor that was mapped from a file; it is read again when needed.
+
+    Only for tensors of :func:`load_checkpoint`: their mapping is private and never written to, so
+    nothing is lost. Ordinary memory would be emptied.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    start = -(-tensor.data_ptr() // page) * page
+    size = tensor.data_ptr() + tensor.nbytes - start
+    if size >= page:
+        whole = size // page * page
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), _MADV_DONTNEED)

@@ -1,0 +1,155 @@
+"""Tensors out of a checkpoint without running what it pickles.
+
+A checkpoint is a ZIP archive around a pickle, and a pickle may name any function to call. Real
+ones name classes of many libraries (configuration objects, tokenizers) beside their tensors. Here
+the tensors and the plain containers are built, every other name becomes an inert placeholder that
+remembers what it was given, and a name that is only there to do harm refuses the file.
+
+Storages are mapped into memory, not read: what is not looked at costs nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import types
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dlbhpc.inputs.teacher.names import TeacherError
+
+# What a checkpoint's tensors and plain containers are built with; none of it runs what it is given.
+_BUILDERS = {
+    ("collections", "OrderedDict"),
+    ("collections", "defaultdict"),
+    ("torch", "Size"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("_codecs", "encode"),
+    *(("builtins", name) for name in ("set", "frozenset", "bytearray", "complex", "slice")),
+    *(("builtins", name) for name in ("int", "float", "str", "bool", "list", "dict", "tuple")),
+}
+
+# No checkpoint names these for what it holds. They would not be called here either.
+_HARMFUL_MODULES = frozenset(
+    "os posix nt subprocess shutil sys socket ctypes importlib imp runpy pty code codeop pickle "
+    "marshal multiprocessing asyncio threading signal webbrowser urllib http ftplib pip".split()
+)
+_HARMFUL_BUILTINS = frozenset("eval exec compile open __import__ input breakpoint".split())
+
+
+class Inert:
+    """Stands for an object that was not built. It does nothing, and remembers its state."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        self.state: Any = None
+
+    def __new__(cls, *arguments: object, **keywords: object) -> Inert:
+        made = super().__new__(cls)
+        made.state = None
+        return made
+
+    def __call__(self, *arguments: object, **keywords: object) -> Inert:
+        return Inert()
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+    def append(self, item: object) -> None:
+        pass
+
+    def extend(self, items: object) -> None:
+        pass
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class HarmfulPickle(Exception):
+    """A name that would run code."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        root = module.partition(".")[0]
+        builtin = root in ("builtins", "__builtin__")
+        if root in _HARMFUL_MODULES or (builtin and name in _HARMFUL_BUILTINS):
+            raise HarmfulPickle(f"{module}.{name}")
+        if (module, name) in _BUILDERS or _is_dtype(module, name):
+            return super().find_class(module, name)
+        return Inert
+
+
+def _is_dtype(module: str, name: str) -> bool:
+    import torch
+
+    return module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+
+
+def load_checkpoint(path: Path, *, trusted: bool = False) -> Mapping[str, Any]:
+    """The top-level mapping of a checkpoint, its tensors mapped into memory from the file.
+
+    ``trusted`` builds every object in the ordinary way, which runs whatever the file says.
+
+    Raises:
+        TeacherError: the file is missing, truncated, no checkpoint, or names what would run code.
+    """
+    import torch
+
+    check_archive(path)
+    # torch.load takes this for the pickle module, and adds the reading of storages to it.
+    restricted = types.SimpleNamespace(__name__=__name__, Unpickler=_Unpickler)
+    try:
+        content = torch.load(
+            str(path),
+            map_location="cpu",
+            mmap=True,
+            weights_only=False,
+            pickle_module=None if trusted else restricted,
+        )
+    except HarmfulPickle as error:
+        raise TeacherError(
+            f"the checkpoint {path} names {error}, which would run code on loading: nothing of it "
+            "was run; take another file, or ask whoever made this one"
+        ) from None
+    except Exception as error:  # a broken pickle raises nearly anything
+        raise TeacherError(f"the checkpoint {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise TeacherError(f"the checkpoint {path} holds no mapping at its top level")
+    return content
+
+
+def check_archive(path: Path) -> None:
+    """Refuse a file that is no whole checkpoint archive. Raises TeacherError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.rpartition("/")[2] for name in archive.namelist()]
+    except FileNotFoundError:
+        raise TeacherError(f"there is no checkpoint {path}") from None
+    except (OSError, zipfile.BadZipFile) as error:
+        raise TeacherError(
+            f"the checkpoint {path} is truncated, or is none that torch.save wrote in this decade "
+            f"({error}): copy it again"
+        ) from None
+    if names.count("data.pkl") != 1 or "constants.pkl" in names:
+        raise TeacherError(f"{path} is no torch checkpoint: it holds no single data.pkl")
+
+
+def state_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The tensors of ``content["state_dict"]`` by name.
+
+    Raises TeacherError when there is no such mapping, or something in it is no tensor.
+    """
+    import torch
+
+    state = content.get("state_dict")
+    if not isinstance(state, dict):
+        raise TeacherError(f"the checkpoint {path} holds no state_dict")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise TeacherError(f"the checkpoint {path}: {name!r} of its state_dict is no tensor")
+    return dict(state)
