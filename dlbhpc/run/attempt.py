@@ -28,6 +28,7 @@ from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs
 from dlbhpc.run.reasons import NO_PROGRESS_LIMIT, RULES, Reason
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
+from dlbhpc.run.teacher import settle_teacher
 from dlbhpc.steps import STATE, begin_attempt, list_steps, recover
 from dlbhpc.steps.files import sync_folder
 from dlbhpc.upstream.composed import composed_yaml
@@ -114,6 +115,7 @@ def _prepare(
 ) -> None:
     output = run.launch.output
     output.temporary.mkdir(exist_ok=True)
+    run = settle_teacher(run)
     verify_inputs(run.launch, run.image)
     adaptation = ensure_adapted_teacher(run.launch)
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from dlbhpc.command import Launch, student_init_snapshot
@@ -20,6 +21,7 @@ from dlbhpc.run import completion
 from dlbhpc.run.files import digest, file_digest
 from dlbhpc.run.identity import identity_command
 from dlbhpc.run.record import Run, read_run
+from dlbhpc.run.teacher import pending_teacher
 
 _PROSE = frozenset(
     "summary evidence disclosures unverified resume trial_defaults num_workers "
@@ -28,11 +30,14 @@ _PROSE = frozenset(
 """What a recipe says about itself, or that does not change the result: outside the identity."""
 
 
-def verify_inputs(launch: Launch, image: RunImage | None) -> Manifest:
+def verify_inputs(
+    launch: Launch, image: RunImage | None, teacher_pending: bool = False
+) -> Manifest:
     """Verify source, data and teacher as far as a look can; returns the data's manifest.
 
     A run that goes through an image brings its source in it. The upstream's cache is written from
-    the prepared data where it is not current.
+    the prepared data where it is not current. A teacher that is still in training
+    (``teacher_pending``) is verified when it is there.
     """
     recipe = launch.recipe
     upstream = recipe.upstream
@@ -46,10 +51,10 @@ def verify_inputs(launch: Launch, image: RunImage | None) -> Manifest:
     elif upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
-    if launch.teacher is not None and not launch.teacher.is_file():
+    if launch.teacher is not None and not teacher_pending and not launch.teacher.is_file():
         raise DlbhpcError(
-            f"the teacher {launch.teacher} is missing: train it first, or name a checkpoint with "
-            "--teacher (--with-teacher, which will chain the two, is not in this version)"
+            f"the teacher {launch.teacher} is missing: add --with-teacher to train it first, or "
+            "name a checkpoint with --teacher"
         )
     student_init_snapshot(launch)
     if recipe.data_source == "training_cache":
@@ -68,16 +73,22 @@ def prepare_run(
     save_every_seconds: int,
     grace_seconds: int,
     image: RunImage | None = None,
+    teacher_run: Path | None = None,
 ) -> Run:
     """Verify the inputs of a launch and make its launch record; writes none of its output.
 
+    ``teacher_run`` is the folder of the unfinished run that the teacher is to come from.
     Raises DlbhpcError naming the input that is missing or is not what it must be.
     """
-    manifest = verify_inputs(launch, image)
-    teacher_sha256 = file_digest(launch.teacher) if launch.teacher else None
-    if teacher_sha256 is not None:
-        _verify_base_run(launch, teacher_sha256)
+    manifest = verify_inputs(launch, image, teacher_pending=teacher_run is not None)
+    if teacher_run is not None:
+        teacher: str | None = pending_teacher(teacher_run)
+    elif launch.teacher is not None:
+        teacher = file_digest(launch.teacher)
+        _verify_base_run(launch, teacher)
         check_launch_teacher(launch)
+    else:
+        teacher = None
     plan_sha256, total_steps, milestones = _plan(launch, manifest)
     upstream = launch.recipe.upstream
     contract = {
@@ -91,14 +102,30 @@ def prepare_run(
     return Run(
         launch=launch,
         profile=profile,
-        identity=_known_identity(launch, manifest, teacher_sha256, image),
+        identity=_known_identity(launch, manifest, teacher, image),
         contract=contract,
         total_steps=total_steps,
         milestones=milestones,
         save_every_seconds=save_every_seconds,
         grace_seconds=grace_seconds,
         image=image,
+        teacher_run=teacher_run,
     )
+
+
+def planned_steps(launch: Launch) -> int | None:
+    """The last optimizer step of a launch; None where it follows from data that is not there.
+
+    Raises DlbhpcError for a geometry that cannot take the data in whole steps.
+    """
+    if launch.recipe.steps is not None and launch.recipe.upstream.commit is not None:
+        return launch.recipe.steps
+    dataset = launch.recipe.dataset
+    try:
+        manifest = read_manifest(launch.manifest, dataset.name, dataset.sequence_length)
+    except DlbhpcError:
+        return launch.recipe.steps
+    return _plan(launch, manifest)[1]
 
 
 def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]]:
@@ -168,7 +195,7 @@ def _say(text: str) -> None:
 
 
 def _known_identity(
-    launch: Launch, manifest: Manifest, teacher_sha256: str | None, image: RunImage | None
+    launch: Launch, manifest: Manifest, teacher: str | None, image: RunImage | None
 ) -> dict[str, Any]:
     """The fields of the identity that need no composed configuration."""
     geometry = launch.geometry
@@ -181,7 +208,7 @@ def _known_identity(
         "working_directory": str(launch.source),
         "source_commit": launch.source_commit,
         "data": manifest.sha256,
-        "teacher": teacher_sha256,
+        "teacher": teacher,
         "adapter_version": _adapter_version(launch),
         # The commit that a branch of published weights resolved to when they were fetched.
         "student_weights": weights.name if weights else None,
