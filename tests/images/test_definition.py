@@ -161,3 +161,21 @@ def test_the_version_of_dlbhpc_alone_makes_no_other_image() -> None:
     assert digest != inputs_digest(spec, base, "bundled-1", {base.reference: DIGEST})
     other = replace(spec, packages=spec.packages[1:])
     assert digest != inputs_digest(other, base, "bundled-1", {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_removes_nothing_that_may_be_the_hosts(name: str) -> None:
+    """The builder mounts the host's /tmp and more into %post: a sweep there empties the host's."""
+    post = sections(definition(load_image(name)))["post"]
+    assert "-delete" not in post
+    sweeps = [line.strip() for line in post.splitlines() if "rm -r" in line]
+    assert sweeps == [
+        "find /opt/venv -name __pycache__ -type d -prune -exec rm -rf {} +",
+        "rm -rf /opt/dlbhpc/build",
+    ]
+    removed = re.findall(r"(?m)^ *rm -f (.*)$", post)
+    paths = [path for line in removed for path in line.split()]
+    assert paths
+    for path in paths:
+        assert re.fullmatch(r"/var/(log|lib/dpkg|cache/ldconfig)/[a-z/.-]+", path), path
+        assert "*" not in path
