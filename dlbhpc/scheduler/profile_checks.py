@@ -151,7 +151,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[str]:
             yield f"sets {name} to {value!r}, which no environment can hold"
 
 
-_CHECKS: dict[str, Check] = {
+CHECKS: dict[str, Check] = {
     "scheduler": _one_of("local", "slurm"),
     "grace_seconds": _between(1, 65535),  # what --signal takes
     "save_every_minutes": _between(1),
@@ -184,11 +184,12 @@ _CHECKS: dict[str, Check] = {
     "container_gpu": _one_of("nv", "rocm", "none"),
     "accelerator": _one_of("cuda", "cpu"),
 }
+"""By key of a profile; each key has one."""
 
 
 def check_values(values: Mapping[str, Any], where: Callable[[str], str]) -> None:
     """Raise DlbhpcError for the first value that may not be; ``where`` names a key's place."""
-    for key, check in _CHECKS.items():
+    for key, check in CHECKS.items():
         if values.get(key) is not None:
             for complaint in check(values[key]):
                 raise DlbhpcError(f"{where(key)} {complaint}")

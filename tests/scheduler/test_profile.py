@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.layout import PROFILES
+from dlbhpc.layout import CHECKOUT, PROFILES
 from dlbhpc.scheduler import profile as profiles
 from dlbhpc.scheduler.profile import Profile, default_profile_name, load_profile
+from dlbhpc.scheduler.profile_checks import CHECKS
 
 GOOD = "scheduler: slurm\ngrace_seconds: 60\nsave_every_minutes: 5\n"
 EXAMPLES = sorted((PROFILES / "examples").glob("*.yaml"))
@@ -38,6 +41,13 @@ def test_every_example_loads_where_users_write_theirs(path: Path, tmp_path: Path
     profile = load(tmp_path, path.read_text())
     assert profile.scheduler == "slurm", "it builds on the shipped one"
     assert all(line.startswith("#") for line in path.read_text().splitlines()[:1])
+
+
+def test_every_key_is_documented_and_every_value_checked() -> None:
+    text = (CHECKOUT / "docs" / "profiles.md").read_text()
+    table = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    documented = {key for cell in table for key in re.findall(r"`(\w+)`", cell)}
+    assert documented == {field.name for field in fields(Profile)} - {"name"} == set(CHECKS)
 
 
 def test_values_that_yaml_reads_as_numbers_reach_sbatch_as_written(tmp_path: Path) -> None:
