@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dlbhpc.command import Launch
@@ -28,7 +29,9 @@ class Run:
     is the last optimizer step; ``milestones`` are the steps that retention never removes.
     ``retries`` is how often a submission runs again after the upstream failed. ``cluster`` is the
     whole cluster profile as it was, with what flags had changed; empty in records of before.
-    ``image`` is what it goes through, None where the host's own Python trains.
+    ``image`` is what it goes through, None where the host's own Python trains. ``save_every_why``
+    says what the saving interval was chosen from. ``teacher_run`` is the folder of the run that the
+    teacher comes from, where that was not complete yet.
     """
 
     launch: Launch
@@ -42,6 +45,8 @@ class Run:
     retries: int = 0
     cluster: Mapping[str, Any] = field(default_factory=dict)
     image: RunImage | None = None
+    save_every_why: str = "the profile's"
+    teacher_run: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_plain(self)
