@@ -26,7 +26,7 @@ from dlbhpc.steps.names import (
 )
 from dlbhpc.steps.record import SCHEMA_VERSION, StepRecord, encode, read_document, read_record
 
-Seen = frozenset[tuple[int, Optional[str]]]  # noqa: UP045
+Seen = frozenset[tuple[int, Optional[str]]]
 """Steps and the digests of their states; None where a record could not be read at the time."""
 
 
