@@ -39,7 +39,7 @@ def test_a_partition_that_requeues_with_grace_loses_nothing(doctor: Doctor) -> N
     status, found = doctor("--partition", "requeue")
     assert status == 0
     assert "PreemptMode=REQUEUE" in found["preemption"]["found"]
-    assert "GraceTime at preemption (partition requeue) 10 s" in found["time to save"]["found"]
+    assert "GraceTime at preemption (partition requeue) 40 s" in found["time to save"]["found"]
     assert found["munge"]["level"] == "ok"
     assert "4 of 4 nodes" in found["gpus"]["found"]
 
