@@ -6,6 +6,7 @@ import argparse
 import json
 
 from dlbhpc.recipe import Recipe, list_recipes, read_recipe
+from dlbhpc.upstream.composed import upstream_surface
 
 SCHEMA_VERSION = 1
 
@@ -128,8 +129,7 @@ def _shown(recipe: Recipe) -> str:
     if recipe.trial_defaults:
         sizes = ", ".join(f"{name} {size}" for name, size in recipe.trial_defaults.sizes.items())
         facts.append(("trial", sizes))
-    if recipe.unverified:
-        facts.append(("unverified", recipe.unverified.reason))
+    facts += [("unverified", reason) for reason in _unverified(recipe)]
     facts += _resume(recipe)
     lines = [f"{recipe.name} on {recipe.dataset.name}: {recipe.summary}"]
     lines += [f"  {name:<26}{value}" for name, value in facts]
@@ -143,6 +143,15 @@ def _shown(recipe: Recipe) -> str:
         lines.append("differences from the upstream (disclosed, nothing is changed):")
         lines += [f"  {entry.subject}: {entry.difference}" for entry in recipe.disclosures]
     return "\n".join(lines)
+
+
+def _unverified(recipe: Recipe) -> list[str]:
+    reasons = [recipe.unverified.reason] if recipe.unverified else []
+    surface = upstream_surface(recipe.upstream)
+    if not surface.pinned:
+        at = f"{surface.upstream} at {surface.commit}"
+        reasons.append(f"only checked against {at}, a neighbour of its pin")
+    return reasons
 
 
 def _resume(recipe: Recipe) -> list[tuple[str, object]]:

@@ -46,6 +46,12 @@ def test_show_says_what_is_recorded_limited_and_unverified(
     shown = capsys.readouterr().out
     assert "runs 1,000,000 steps, recorded, not used" in shown
     assert "unverified" in shown
+    main(["recipes", "show", "mdlm_sdtt"])
+    assert "only checked against sdtt at 9172b86500126d4ca93bd5e204395c5062fdc7fd" in (
+        capsys.readouterr().out
+    )
+    main(["recipes", "show", "mdlm"])
+    assert "unverified" not in capsys.readouterr().out
     main(["recipes", "show", "mdlm_di4c"])
     assert "its consistency loss compares the time of a single sample" in capsys.readouterr().out
 
@@ -89,6 +95,7 @@ def test_neither_imports_anything_heavy() -> None:
     code = (
         "import sys; from dlbhpc.cli.main import main; main(['recipes']);"
         "main(['recipes', 'show', 'duo']); main(['plan', '--recipe', 'duo']);"
+        "main(['recipes', 'check']);"
         "heavy = {'hydra', 'omegaconf', 'torch', 'lightning', 'datasets', 'submitit', 'jinja2'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
