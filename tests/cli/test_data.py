@@ -25,12 +25,63 @@ def test_pydoc_is_prepared_under_the_root(
     assert "pydoc: prepared" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("dataset", ["lm1b", "owt"])
-def test_pinned_datasets_say_that_they_are_not_prepared_here(tmp_path: Path, dataset: str) -> None:
-    with pytest.raises(DlbhpcError, match=rf"{dataset} is not in this version.*pinned raw data"):
-        run("prepare", dataset, "--root", str(tmp_path))
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def fail(*_: object, **__: object) -> str:
+        raise ConnectionError("no network in tests")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
 
 
-def test_unknown_dataset_is_named_with_the_known_one(tmp_path: Path) -> None:
-    with pytest.raises(DlbhpcError, match=r"'pydocs'.*knows: pydoc"):
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("prepare", "lm1b"), "billion-word-benchmark/lm1b at 8d52bfd3cc28"),
+        (("prepare", "owt"), "Skylion007/openwebtext at 79d93d786212"),
+        (("fetch", "hf_small"), "jdeschena/sdtt at baselines_kld_step_70000"),
+    ],
+)
+def test_what_cannot_be_fetched_is_named_with_its_revision_and_place(
+    tmp_path: Path, no_network: None, arguments: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(DlbhpcError, match=rf"{named}.*under {tmp_path}.*cannot be fetched"):
+        run(*arguments, "--root", str(tmp_path))
+
+
+def test_the_small_data_of_trials_is_prepared_bridged_and_verified_apart(
+    tmp_path: Path, no_network: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--trial", "--root", str(tmp_path))
+    assert run("prepare", "owt", *common) == 0
+    assert run("bridge", "candi", "owt", *common) == 0
+    assert run("verify", "owt", *common) == 0
+    assert "caches of it: candi" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["trials"]
+
+
+def test_an_upstream_that_reads_no_cache_is_named_with_those_that_do(tmp_path: Path) -> None:
+    with pytest.raises(DlbhpcError, match=r"'rdlm'.*candi, di4c, duo, flm, mdlm, sdtt"):
+        run("bridge", "rdlm", "lm1b", "--root", str(tmp_path))
+
+
+def test_the_bundled_dataset_is_verified_too(tmp_path: Path) -> None:
+    assert run("prepare", "pydoc", "--root", str(tmp_path)) == 0
+    assert run("verify", "pydoc", "--root", str(tmp_path)) == 0
+    (path,) = tmp_path.rglob("train/*.arrow")
+    path.write_bytes(b"damaged")
+    with pytest.raises(DlbhpcError, match="prepare the data again"):
+        run("verify", "pydoc", "--root", str(tmp_path))
+
+
+def test_no_process_prepares_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DlbhpcError, match="--processes 0"):
+        run("prepare", "lm1b", "--processes", "0", "--root", str(tmp_path))
+
+
+def test_unknown_dataset_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(DlbhpcError, match=r"'pydocs'.*knows: pydoc, lm1b, owt"):
         run("prepare", "pydocs", "--root", str(tmp_path))
+    with pytest.raises(DlbhpcError, match=r"'pydoc'; data bridge knows: lm1b, owt"):
+        run("bridge", "mdlm", "pydoc", "--root", str(tmp_path))

@@ -10,6 +10,7 @@ Storages are mapped into memory, not read: what is not looked at costs nothing.
 
 from __future__ import annotations
 
+import _compat_pickle
 import pickle
 import types
 import zipfile
@@ -75,8 +76,11 @@ class HarmfulPickle(Exception):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        # torch pickles with protocol 2, which has the names that Python 2 knew.
+        module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
+        module = _compat_pickle.IMPORT_MAPPING.get(module, module)
         root = module.partition(".")[0]
-        builtin = root in ("builtins", "__builtin__")
+        builtin = root in ("builtins", "io", "_io")
         if root in _HARMFUL_MODULES or (builtin and name in _HARMFUL_BUILTINS):
             raise HarmfulPickle(f"{module}.{name}")
         if (module, name) in _BUILDERS or _is_dtype(module, name):
