@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlbhpc.inputs.checkpoint import Placeholder
 from dlbhpc.layout import CHECKOUT, Layout, OutputLayout
 from dlbhpc.run.history import read_attempts, read_events, read_progress
 from dlbhpc.scheduler.processes import marked, send
@@ -135,9 +137,22 @@ class Project:
         import torch
 
         selected = json.loads(self.output.completed.read_text())["checkpoint"]
-        content = torch.load(self.output.folder / selected, weights_only=False)
+        content = torch.load(
+            self.output.folder / selected, weights_only=False, pickle_module=_OnlyWhatIsHere
+        )
         kept = ("state_dict", "optimizer_states", "ema", "global_step")
         return {key: content[key] for key in kept}
+
+
+class _OnlyWhatIsHere:
+    """A pickle module for checkpoints that hold objects of packages that are not installed."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except ImportError:
+                return Placeholder
 
 
 def identical(one: Any, other: Any) -> bool:

@@ -48,41 +48,62 @@ def upstream_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def trial_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def trial_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """Prepares a dataset of trials, once; returns the ``data`` folder it lies in."""
     root = tmp_path_factory.mktemp("trial-data")
     prepared = set()
 
-    def prepare(dataset: str) -> Path:
-        if dataset not in prepared:
-            prepare_trial(root, dataset)
-            prepared.add(dataset)
+    def prepare(dataset: str, upstream: str) -> Path:
+        for what in (("prepare", dataset), ("bridge", upstream, dataset)):
+            if what not in prepared:
+                done = Project(root).dlbhpc("data", *what, "--trial")
+                assert done.returncode == 0, done.stderr
+                prepared.add(what)
         return root / "data"
 
     return prepare
 
 
-@pytest.fixture
-def new_run(
-    upstream_python: str, trial_data: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[..., Project]]:
-    """Makes project roots with trial data and a checkout: ``new_run(recipe, upstream)``."""
+Maker = Callable[..., Project]
+
+
+def _maker(python: str, data: Callable[[str, str], Path], folder: Path) -> Iterator[Maker]:
     runs: list[Project] = []
 
-    def make(recipe: str, upstream: str, dataset: str = "lm1b", name: str = "") -> Project:
+    def make(recipe: str, upstream: str, dataset: str = "lm1b") -> Project:
         source = CHECKOUTS / upstream
         if not source.is_dir():
             pytest.skip(f"there is no checkout {source} (set DLBHPC_UPSTREAMS to its folder)")
-        root = tmp_path / (name or recipe)
-        shutil.copytree(trial_data(dataset), root / "data", dirs_exist_ok=True, symlinks=True)
-        (root / "upstreams").mkdir(exist_ok=True)
+        root = folder / f"project-{len(runs)}"
+        shutil.copytree(data(dataset, upstream), root / "data", symlinks=True)
+        (root / "upstreams").mkdir()
         (root / "upstreams" / upstream).symlink_to(source.resolve())
-        runs.append(Project(root, recipe=recipe, dataset=dataset, python=upstream_python))
+        # One thread each: more of them, on cores that others use too, wait for each other.
+        own = {"OMP_NUM_THREADS": "1"}
+        runs.append(Project(root, "local", recipe, dataset, python, environment=own))
         return runs[-1]
 
     yield make
     for run in runs:
         run.kill_everything()
+
+
+@pytest.fixture
+def new_run(
+    upstream_python: str, trial_data: Callable[[str, str], Path], tmp_path: Path
+) -> Iterator[Maker]:
+    """Makes project roots with trial data and a checkout: ``new_run(recipe, upstream)``."""
+    yield from _maker(upstream_python, trial_data, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_run(
+    upstream_python: str,
+    trial_data: Callable[[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Maker]:
+    """The same, for what several tests look at."""
+    yield from _maker(upstream_python, trial_data, tmp_path_factory.mktemp("runs"))
 
 
 def finish(run: Project, *flags: str, **options: Any) -> None:
