@@ -31,7 +31,7 @@ def test_it_loads_the_bridged_cache(new_run: Callable[..., Project]) -> None:
     assert "Generating new data" not in log(run)
 
 
-@pytest.mark.parametrize("step", [6, 13, 14], ids=["first epoch", "end of epoch", "second epoch"])
+@pytest.mark.parametrize("step", [13, 14], ids=["end of epoch", "second epoch"])
 def test_preempted_it_resumes_at_the_step_and_ends_with_the_same_bits(
     new_run: Callable[..., Project], uninterrupted: Any, step: int
 ) -> None:
@@ -52,10 +52,10 @@ def test_killed_it_goes_on_from_the_newest_step_and_ends_with_the_same_bits(
 ) -> None:
     run = new_run("mdlm", "mdlm")
     run.start(*SMALL, sizes=SIZES)
-    run.freeze_at(attempt=1, step=9)
+    run.freeze_at(attempt=1, step=8)
     run.kill_everything()
     finish(run, *SMALL, sizes=SIZES)
     first, second = run.report()["attempts"]
-    assert (first["end"], second["end"]) == ("interrupted", "completed")
-    assert second["from_step"] >= 8
+    assert (first["end"], second["end"]) == (None, "completed")
+    assert second["from_step"] == first["to_step"] == 8
     assert identical(run.state(), uninterrupted)
