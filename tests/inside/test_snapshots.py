@@ -101,7 +101,8 @@ class Rdlm:
         return subprocess.Popen(
             [
                 sys.executable,
-                str(ADAPTERS / "train_rdlm.py"),
+                str(ADAPTERS / "watch_rdlm.py"),
+                str(self.checkout / "main.py"),
                 f"output={self.output}",
                 f"n_iters={self.n_iters}",
                 *words,

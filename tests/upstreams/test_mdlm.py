@@ -41,7 +41,9 @@ def test_preempted_it_resumes_at_the_step_and_ends_with_the_same_bits(
     assert run.dlbhpc("preempt", str(run.output.folder)).returncode == 0
     run.wait_for_end()
     report = run.report()
-    assert [attempt["end"] for attempt in report["attempts"]] == ["preempted", "completed"], tail(run)
+    assert [attempt["end"] for attempt in report["attempts"]] == ["preempted", "completed"], tail(
+        run
+    )
     assert report["attempts"][1]["from_step"] == report["attempts"][0]["to_step"] >= step
     assert report["steps_repeated"] == 0
     assert identical(run.state(), uninterrupted)

@@ -14,9 +14,7 @@ def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, causal=False, **_):
     return flash_attn_func(*qkv.unbind(2), dropout_p, causal)
 
 
-def flash_attn_varlen_qkvpacked_func(
-    qkv, cu_seqlens, max_seqlen, dropout_p=0.0, causal=False, **_
-):
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, causal=False, **_):
     """Sequences of one length, one after the other: shape (total length, 3, heads, size)."""
     assert len(qkv) == max_seqlen * (len(cu_seqlens) - 1), "the sequences differ in length"
     sequences = qkv.unflatten(0, (-1, max_seqlen))

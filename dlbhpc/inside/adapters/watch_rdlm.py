@@ -1,4 +1,4 @@
-"""Runs the pinned rdlm's main.py beside a watcher: it has no hooks, and exits 0 whatever happens.
+"""Runs a command of the pinned rdlm and watches it: it has no hooks, and exits 0 whatever happens.
 
 The watcher publishes the snapshots that rdlm saves for preemptions, and its checkpoints, as step
 directories; on a request to stop it ends rdlm and keeps the newest. It believes neither rdlm's exit
@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Optional
 
 from dlbhpc.exit_status import FENCED, REQUEUE, STORAGE
-from dlbhpc.inside.adapters.main_program import checkout_file
-from dlbhpc.inside.context import ATTEMPT_FILE_VARIABLE, AttemptContext
+from dlbhpc.inside.context import AttemptContext
 from dlbhpc.inside.latch import StopLatch
 from dlbhpc.inside.progress import EventLog
 from dlbhpc.inside.snapshots import SnapshotPublisher
@@ -78,9 +77,7 @@ def verdict(status: int, request: Optional[str], published: int, total: int) -> 
 
 
 def main() -> int:
-    program = [sys.executable, "-u", str(checkout_file("main.py")), *sys.argv[1:]]
-    if ATTEMPT_FILE_VARIABLE not in os.environ:
-        os.execv(program[0], program)  # Only asked for its configuration.
+    """Run ``main.py`` and the words that follow; the status that the attempt ends with."""
     context = AttemptContext.from_environment()
     events = EventLog(context.events_file, context.attempt)
     latch = StopLatch(context.stop_file)
@@ -93,7 +90,7 @@ def main() -> int:
     )
     publisher.leave_out_present()
     events.write("start", resumed_from=context.resumed_from, world=context.world)
-    running = subprocess.Popen(program, start_new_session=True)
+    running = subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], start_new_session=True)
     try:
         watch(running, latch, publisher)
     except Fenced as error:
