@@ -39,7 +39,8 @@ print("begins at", step, flush=True)
 try:
     while step < last + 1:
         before, step = step, step + 1
-        state = {"step": step, "model": {"w": torch.full((4,), float(step))}, "config": types.SimpleNamespace()}
+        state = {"step": step, "model": {"w": torch.full((4,), float(step))}}
+        state["config"] = types.SimpleNamespace()
         if before % 4 == 0:
             torch.save(state, meta)
             if options.get("truncate") == str(step):

@@ -58,6 +58,6 @@ def test_killed_it_goes_on_from_the_newest_step_and_ends_with_the_same_bits(
     run.kill_everything()
     finish(run, *SMALL, sizes=SIZES)
     first, second = run.report()["attempts"]
-    assert (first["end"], second["end"]) == (None, "completed")
+    assert (first["end"], second["end"]) == ("interrupted", "completed")
     assert second["from_step"] == first["to_step"] == 8
     assert identical(run.state(), uninterrupted)

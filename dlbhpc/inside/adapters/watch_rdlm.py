@@ -111,7 +111,8 @@ def main() -> int:
     if publisher.published >= context.total_steps:
         events.write("finished", step=publisher.published)
     events.say(
-        f"rdlm ended with status {code}; step {publisher.published} of {context.total_steps} is kept"
+        f"rdlm ended with status {code}; step {publisher.published} of {context.total_steps} "
+        "is kept"
     )
     events.write("leaving", status=status)
     return status
