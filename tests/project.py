@@ -42,10 +42,14 @@ class Project:
     python: str = sys.executable
     checkout: Path = CHECKOUT
     environment: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    """Of the run's folder beside the default one."""
 
     @property
     def output(self) -> OutputLayout:
         layout = Layout.at(self.root)
+        if self.name is not None:
+            return OutputLayout(layout.trials / self.dataset / self.name)
         return OutputLayout(layout.run_folder(self.dataset, self.recipe, trial=True))
 
     def dlbhpc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +64,8 @@ class Project:
 
     def submit(self, *flags: str, sizes: str = "steps=20") -> subprocess.CompletedProcess[str]:
         trial = ["--recipe", self.recipe, f"--trial={sizes}", "--cluster", self.cluster]
-        return self.dlbhpc("submit", *trial, "--dataset", self.dataset, *flags)
+        where = ["--output", str(self.output.folder)] if self.name is not None else []
+        return self.dlbhpc("submit", *trial, "--dataset", self.dataset, *where, *flags)
 
     def start(self, *flags: str, sizes: str = "steps=20") -> None:
         """Submit, which returns when the job has begun to run."""
@@ -132,14 +137,19 @@ class Project:
         path = self.output.attempt(number) / "end.json"
         eventually(path.exists, f"attempt {number} has said why it ended")
 
-    def state(self) -> dict[str, Any]:
-        """Everything that the last optimizer step left: weights, optimizer, EMA."""
+    @staticmethod
+    def load(path: Path) -> dict[str, Any]:
         import torch
 
-        selected = json.loads(self.output.completed.read_text())["checkpoint"]
-        content = torch.load(
-            self.output.folder / selected, weights_only=False, pickle_module=_OnlyWhatIsHere
+        content: dict[str, Any] = torch.load(
+            path, weights_only=False, pickle_module=_OnlyWhatIsHere
         )
+        return content
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the last optimizer step left: weights, optimizer, EMA."""
+        selected = json.loads(self.output.completed.read_text())["checkpoint"]
+        content = self.load(self.output.folder / selected)
         kept = ("state_dict", "optimizer_states", "ema", "global_step")
         return {key: content[key] for key in kept}
 
