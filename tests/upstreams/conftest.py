@@ -21,6 +21,8 @@ from tests.project import Project
 CHECKOUTS = Path(os.environ.get("DLBHPC_UPSTREAMS") or CHECKOUT / "upstreams")
 PACKAGES = CHECKOUT / ".cache" / "upstream-packages"
 SHIMS = CHECKOUT / "tests" / "shims"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""More threads, on cores that others use too, wait for each other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,9 +82,7 @@ def _maker(python: str, data: Callable[[str], Path], folder: Path) -> Iterator[M
                 pytest.skip(f"there is no checkout {source} (set DLBHPC_UPSTREAMS to its folder)")
             (root / "upstreams" / upstream).symlink_to(source.resolve())
         shutil.copytree(data(dataset), root / "data", symlinks=True)
-        # One thread each: more of them, on cores that others use too, wait for each other.
-        own = {"OMP_NUM_THREADS": "1"}
-        runs.append(Project(root, "local", recipe, dataset, python, environment=own))
+        runs.append(Project(root, "local", recipe, dataset, python, environment=ONE_THREAD))
         return runs[-1]
 
     yield make

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.project import Project, identical
-from tests.upstreams.conftest import finish, log, tail
+from tests.upstreams.conftest import ONE_THREAD, finish, log, tail
 
 SIZES = "steps=16,batch=500,milestone=4,blocks=1"
 SMALL = ("--per-device-batch-size", "125")
@@ -61,3 +62,17 @@ def test_killed_it_goes_on_from_the_newest_step_and_ends_with_the_same_bits(
     assert (first["end"], second["end"]) == ("interrupted", "completed")
     assert second["from_step"] == first["to_step"] == 8
     assert identical(run.state(), uninterrupted)
+
+
+def test_two_ranks_preempted_end_with_the_same_bits(new_run: Callable[..., Project]) -> None:
+    two = replace(new_run("mdlm", "mdlm"), environment={"SHIM_CUDA_DEVICES": "2", **ONE_THREAD})
+    flags, sizes = ("--gpus-per-node", "2"), "steps=8,milestone=3"
+    finish(two, *flags, sizes=sizes)
+    run = replace(two, name="interrupted")
+    run.start(*flags, sizes=sizes)
+    run.freeze_at(attempt=1, step=4)
+    assert run.dlbhpc("preempt", str(run.output.folder)).returncode == 0
+    run.wait_for_end()
+    ends = [attempt["end"] for attempt in run.report()["attempts"]]
+    assert ends == ["preempted", "completed"], tail(run)
+    assert identical(run.state(), two.state())

@@ -1,4 +1,4 @@
-"""Students take a teacher that a base trial made, through the adapter, on the upstreams' own code."""
+"""Students of real base trials: teachers through the adapter, training on the upstreams' code."""
 
 from __future__ import annotations
 
