@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlbhpc.inputs.checkpoint import Placeholder
 from dlbhpc.layout import CHECKOUT, Layout, OutputLayout
 from dlbhpc.run.history import read_attempts, read_events, read_progress
 from dlbhpc.scheduler.processes import marked, send
@@ -40,10 +42,14 @@ class Project:
     python: str = sys.executable
     checkout: Path = CHECKOUT
     environment: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    """Of the run's folder beside the default one."""
 
     @property
     def output(self) -> OutputLayout:
         layout = Layout.at(self.root)
+        if self.name is not None:
+            return OutputLayout(layout.trials / self.dataset / self.name)
         return OutputLayout(layout.run_folder(self.dataset, self.recipe, trial=True))
 
     def dlbhpc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +64,8 @@ class Project:
 
     def submit(self, *flags: str, sizes: str = "steps=20") -> subprocess.CompletedProcess[str]:
         trial = ["--recipe", self.recipe, f"--trial={sizes}", "--cluster", self.cluster]
-        return self.dlbhpc("submit", *trial, "--dataset", self.dataset, *flags)
+        where = ["--output", str(self.output.folder)] if self.name is not None else []
+        return self.dlbhpc("submit", *trial, "--dataset", self.dataset, *where, *flags)
 
     def start(self, *flags: str, sizes: str = "steps=20") -> None:
         """Submit, which returns when the job has begun to run."""
@@ -130,14 +137,32 @@ class Project:
         path = self.output.attempt(number) / "end.json"
         eventually(path.exists, f"attempt {number} has said why it ended")
 
-    def state(self) -> dict[str, Any]:
-        """Everything that the last optimizer step left: weights, optimizer, EMA."""
+    @staticmethod
+    def load(path: Path) -> dict[str, Any]:
         import torch
 
+        content: dict[str, Any] = torch.load(
+            path, weights_only=False, pickle_module=_OnlyWhatIsHere
+        )
+        return content
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the last optimizer step left: weights, optimizer, EMA."""
         selected = json.loads(self.output.completed.read_text())["checkpoint"]
-        content = torch.load(self.output.folder / selected, weights_only=False)
+        content = self.load(self.output.folder / selected)
         kept = ("state_dict", "optimizer_states", "ema", "global_step")
         return {key: content[key] for key in kept}
+
+
+class _OnlyWhatIsHere:
+    """A pickle module for checkpoints that hold objects of packages that are not installed."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except ImportError:
+                return Placeholder
 
 
 def identical(one: Any, other: Any) -> bool:

@@ -156,9 +156,7 @@ def _unverified(recipe: Recipe) -> list[str]:
 
 def _resume(recipe: Recipe) -> list[tuple[str, object]]:
     resume = recipe.resume
-    points = "each step directory" if resume.every is None else f"multiples of {resume.every:,}"
     return [
-        ("resume points", points),
         ("resumed exactly", ", ".join(resume.exact)),
         ("begun anew", ", ".join(resume.anew) or "nothing"),
     ]

@@ -48,6 +48,8 @@ class StepCallback(Callback):
     def __init__(self, context: AttemptContext | None = None) -> None:
         """Without a ``context`` the environment names the attempt's file."""
         self.context = context or AttemptContext.from_environment()
+        # Upstreams print a batch before the training: those workers live as long as any.
+        protect_workers()
         self._random = RandomState()
         self.keepers: list[Keeper] = [self._random]
         self.shared_keepers: list[Keeper] = []
@@ -77,7 +79,6 @@ class StepCallback(Callback):
             self.shared_keepers += [teacher] if teacher is not None else []
         loops.disown_signals(trainer)
         self._latch.install()
-        protect_workers()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave at once where a stop is requested already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Optional
 
 import lightning.pytorch as pl
@@ -59,7 +60,10 @@ class DuoTeacher:
         self._module.teacher.load_state_dict(state["weights"])
 
 
-_KEEPERS = {"MultiRoundSDTT": SdttTeacher, "Distillation": DuoTeacher}
+_KEEPERS: dict[str, Callable[[Any], Keeper]] = {
+    "MultiRoundSDTT": SdttTeacher,
+    "Distillation": DuoTeacher,
+}
 """By the name of the upstream's module class."""
 
 

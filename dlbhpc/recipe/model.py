@@ -46,7 +46,10 @@ class Upstream:
     ``config`` is the root and the name of its own Hydra configuration, as in ``configs/config``.
     ``import_root`` is what goes first on PYTHONPATH, relative to the checkout. ``spawns_ranks``
     says that one task per node starts the processes of its GPUs itself. ``objective`` names what
-    the loss is, where it is not simply the upstream's own.
+    the loss is, where it is not simply the upstream's own. ``extra_steps`` are the optimizer steps
+    that it makes beyond those of the recipe; ``step_key`` is where its checkpoints hold their step.
+    ``watcher`` is the script of dlbhpc/inside/adapters that runs the command, for an upstream that
+    takes no step callback.
     """
 
     name: str
@@ -57,6 +60,9 @@ class Upstream:
     import_root: str | None
     spawns_ranks: bool
     objective: str | None
+    extra_steps: int = 0
+    step_key: str = "global_step"
+    watcher: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,15 +126,10 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Resume:
-    """What a resumed run goes on with exactly, and what it begins anew.
-
-    ``every`` is None where each step directory is a point to resume from; otherwise only those
-    whose step it divides are: in the middle of a round the teacher would be another one.
-    """
+    """What a resumed run goes on with exactly, and what it begins anew."""
 
     exact: tuple[str, ...]
     anew: tuple[str, ...]
-    every: int | None = None
 
 
 @dataclass(frozen=True)

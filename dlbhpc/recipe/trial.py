@@ -74,7 +74,6 @@ def _rounds(recipe: Recipe, sizes: Mapping[str, int]) -> dict[str, Any]:
         "rounds": steps // per_round,
         "steps_per_round": per_round,
         "selected_step": None if recipe.selected_step is None else steps - per_round,
-        "resume": replace(recipe.resume, every=per_round),
     }
 
 

@@ -18,7 +18,7 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
 from dlbhpc.images.use import enter_image
 from dlbhpc.inputs.teaching import ensure_adapted_teacher
-from dlbhpc.layout import OutputLayout
+from dlbhpc.layout import ADAPTERS, OutputLayout
 from dlbhpc.records import to_plain
 from dlbhpc.run import completion
 from dlbhpc.run.ending import write_end
@@ -145,6 +145,9 @@ def task_command(folder: Path, host: Mapping[str, str]) -> tuple[list[str], dict
     attempt = read_json(folder / "attempt.json")
     run = read_run(OutputLayout(Path(attempt["output"])))
     argv = attempt_argv(run.launch.argv, resume=attempt["resumed_from"] is not None)
+    watcher = run.launch.recipe.upstream.watcher
+    if watcher is not None:
+        argv[2:2] = [str(ADAPTERS / f"{watcher}.py")]
     environment = dict(run.launch.environment)
     environment["DLBHPC_ATTEMPT_FILE"] = str(folder / "attempt.json")
     # A port that was free on the first node when the attempt began: two jobs there do not meet.

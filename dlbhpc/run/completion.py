@@ -59,7 +59,7 @@ def _proven(run: Run, step: int) -> Final | None:
     for record in list_steps(steps):
         if record.step == step and dict(record.contract) == dict(run.contract):
             state = steps / step_name(record.step) / STATE
-            if checkpoint_step(state) == step:
+            if checkpoint_step(state, run.launch.recipe.upstream.step_key) == step:
                 return Final(state, record.step, record.state_sha256)
     return None
 

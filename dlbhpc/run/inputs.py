@@ -143,7 +143,8 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
             return epoch.sha256, epoch.steps, epoch.quarter_steps
     assert recipe.steps is not None, "only the bundled recipe trains for one epoch"
     steps = step_plan(recipe.steps, recipe.global_batch, recipe.milestone_every)
-    return steps.sha256, steps.steps, steps.milestones
+    milestones = {*steps.milestones, recipe.selected_step or recipe.steps}
+    return steps.sha256, steps.steps + recipe.upstream.extra_steps, tuple(sorted(milestones))
 
 
 def _verify_base_run(launch: Launch, sha256: str) -> None:

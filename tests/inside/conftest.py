@@ -70,7 +70,8 @@ class ToyRun:
             "milestone_every": None,
             "save_every_seconds": 3600,
             "keep_last": 2,
-            "export_bf16": True,
+            # The teacher of duo's distillation counts among the module's parameters, not the EMA's.
+            "export_bf16": merged.get("teacher") != "duo",
             "resumed_from": recovery.record.step if recovery.record is not None else None,
             **(context or {}),
         }

@@ -38,6 +38,48 @@ CASES = {
 }
 
 
+# hazard: the options that reproduce what an upstream does
+HAZARDS = {
+    "5: a sampler installed as the training starts": {
+        "loader": "installed",
+        "epochs": 2,
+        "samples": 12,
+    },
+    "5: the same on two ranks with workers and an uneven accumulation": {
+        "loader": "installed",
+        "devices": 2,
+        "epochs": 2,
+        "samples": 20,
+        "accumulation": 2,
+        "workers": 1,
+        "persistent": True,
+    },
+    "5: no position at all": {"loader": "plain", "devices": 2, "epochs": 2, "samples": 24},
+    "5: no position, persistent workers": {
+        "loader": "plain",
+        "epochs": 2,
+        "samples": 12,
+        "workers": 2,
+        "persistent": True,
+        "accumulation": 2,
+    },
+    "6: the teacher and the step of time of sdtt": {"teacher": "sdtt", "samples": 16},
+    "7: the teacher of duo's distillation": {"teacher": "duo", "samples": 16},
+    "7: the same on two ranks": {"teacher": "duo", "samples": 28, "devices": 2},
+}
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_hazard(toy, hazard):
+    options = HAZARDS[hazard]
+    whole = straight(toy, **options)
+    total = whole.final()[0]["step"]
+    run = interrupted(toy, [1, total // 2, total // 2 + 1, total - 1], **options)
+    assert run.samples() == whole.samples()
+    assert run.final() == whole.final()
+    assert not any(event["event"] == "position_not_kept" for event in run.events())
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_stopped_run_ends_like_the_uninterrupted_one(toy, case):
     options = CASES[case]

@@ -75,3 +75,27 @@ def test_workers_outlive_signals_and_end_with_their_owner(tmp_path, context, man
     workers = [int(pid) for pid in out.split()]
     assert len(workers) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_the_loader_of_torchdata_is_protected_where_it_is_imported(monkeypatch):
+    """sdtt and di4c use it, and it starts its workers by code of its own."""
+    import types
+
+    from torch.utils.data import DataLoader
+
+    from dlbhpc.inside.workers import protect_workers
+
+    started = []
+
+    class Iterator:
+        def __init__(self, loader, next_iter_state):
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+            started.append((next_iter_state, {signal.SIGTERM, signal.SIGUSR2} <= blocked))
+
+    module = types.ModuleType("torchdata.stateful_dataloader.stateful_dataloader")
+    module._StatefulMultiProcessingDataLoaderIter = Iterator
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    protect_workers()
+    Iterator(DataLoader([1]), "state")
+    assert started == [("state", True)]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -6,6 +6,7 @@ notes per rank which samples it trained on. Options stand in DEFAULTS.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
@@ -20,7 +21,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from dlbhpc.inside import saver, saving, step_callback
 from dlbhpc.inside.step_callback import StepCallback
@@ -35,6 +36,8 @@ DEFAULTS = {
     "workers": 0,
     "persistent": False,
     "resumable": True,  # the batch sampler has resume_at
+    "loader": "own",  # "plain": as Lightning makes it; "installed": by the module, as it starts
+    "teacher": None,  # "sdtt" or "duo": replaced by the student every 3 steps
     "validate_every": None,  # micro-batches
     "validation_batches": 4,
     "sanity": 0,
@@ -121,6 +124,20 @@ class Batches:
         )
 
 
+class FaultTolerantSampler(DistributedSampler):
+    """As mdlm and its relatives have it: told a position, the next epoch begins there."""
+
+    restarting = False
+    counter = 0
+
+    def __iter__(self):
+        order = list(super().__iter__())
+        if self.restarting:
+            self.restarting = False
+            order = order[self.counter :]
+        yield from order
+
+
 class Average:
     """The part of an upstream's EMA that the export reads."""
 
@@ -135,6 +152,20 @@ class Toy(pl.LightningModule):
             torch.nn.Linear(7, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1)
         )
         self.ema = Average(self.net.parameters())
+        self.position = None
+
+    def on_train_start(self):
+        """As mdlm and its relatives do: install a sampler, too late for the first iterator."""
+        if OPTIONS["loader"] != "installed":
+            return
+        loaders = []
+        for loader in self.trainer.fit_loop._combined_loader.flattened:
+            sampler = FaultTolerantSampler(loader.dataset)
+            if self.position is not None:
+                sampler.epoch, sampler.counter = self.position[0], self.position[1] * 2
+                sampler.restarting = True
+            loaders.append(DataLoader(loader.dataset, 2, sampler=sampler, **workers()))
+        self.trainer.fit_loop._combined_loader.flattened = loaders
 
     def training_step(self, batch, batch_idx):
         step = self.trainer.global_step + 1
@@ -186,25 +217,85 @@ class Toy(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint):
         checkpoint["ema"] = self.ema.shadow_params
+        if OPTIONS["loader"] == "installed":
+            # They count the micro-batches by the optimizer's steps.
+            loop = checkpoint["loops"]["fit_loop"]
+            steps = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+            for which in ("total", "current"):
+                completed = steps[which]["completed"] * self.trainer.accumulate_grad_batches
+                loop["epoch_loop.batch_progress"][which]["completed"] = completed
+            stepped = steps["total"]["completed"]
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] = stepped
         act("save", self.trainer.global_step)
 
     def on_load_checkpoint(self, checkpoint):
         self.ema.shadow_params = checkpoint["ema"]
+        loop = checkpoint["loops"]["fit_loop"]
+        self.position = (
+            loop["epoch_progress"]["current"]["completed"],
+            loop["epoch_loop.batch_progress"]["current"]["completed"],
+        )
 
     def train_dataloader(self):
         samples = Samples(0, OPTIONS["samples"])
+        if OPTIONS["loader"] != "own":
+            return DataLoader(samples, 2, shuffle=True, **workers())
         batches = Batches(OPTIONS["samples"], 2, self.global_rank, self.trainer.world_size)
-        return DataLoader(
-            samples,
-            batch_sampler=batches,
-            num_workers=OPTIONS["workers"],
-            persistent_workers=OPTIONS["persistent"],
-        )
+        return DataLoader(samples, batch_sampler=batches, **workers())
 
     def val_dataloader(self):
         # One batch fewer on the later ranks: collectives in a validation must not count on it.
         number = OPTIONS["validation_batches"] - self.global_rank
         return DataLoader(Samples(VALIDATED, 2 * number), batch_size=2)
+
+
+def workers() -> dict:
+    return {"num_workers": OPTIONS["workers"], "persistent_workers": OPTIONS["persistent"]}
+
+
+class MultiRoundSDTT(Toy):
+    """As sdtt: a teacher that is no part of the module, and a step of time, for each round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [copy.deepcopy(self.net)]
+        self.dt = 1.0
+
+    def training_step(self, batch, batch_idx):
+        step = self.trainer.global_step
+        if step > 0 and step % 3 == 0:
+            self.dt = 2.0 ** (step // 3)
+            self.teacher[0].load_state_dict(self.net.state_dict())
+        with torch.no_grad():
+            target = self.dt * self.teacher[0](batch[:, 1:])
+        return super().training_step(batch, batch_idx) + (self.net(batch[:, 1:]) - target).mean()
+
+
+class Distillation(Toy):
+    """As duo's distillation: a teacher that the first loss makes, and checkpoints leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = None
+
+    @property
+    def backbone(self):
+        return self.net
+
+    def training_step(self, batch, batch_idx):
+        if self.teacher is None:
+            self.teacher = copy.deepcopy(self.net)
+        if self.trainer.global_step % 3 == 0:
+            for new, old in zip(self.net.parameters(), self.teacher.parameters(), strict=True):
+                old.data.copy_(new.data)
+        with torch.no_grad():
+            target = self.teacher(batch[:, 1:])
+        return super().training_step(batch, batch_idx) + (self.net(batch[:, 1:]) * target).mean()
+
+    def on_save_checkpoint(self, checkpoint):
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {k: v for k, v in state.items() if not k.startswith("teacher")}
+        super().on_save_checkpoint(checkpoint)
 
 
 def fail_saves(times: int) -> None:
@@ -240,6 +331,8 @@ def slow_save() -> None:
 def digest(module: Toy, trainer: pl.Trainer) -> str:
     """One digest over weights, average, optimizer and random states."""
     numbers = [*module.state_dict().values(), *module.ema.shadow_params]
+    if isinstance(module, MultiRoundSDTT):
+        numbers += [*module.teacher[0].state_dict().values(), torch.tensor(module.dt)]
     for state in trainer.optimizers[0].state_dict()["state"].values():
         numbers += [value for value in state.values() if isinstance(value, torch.Tensor)]
     numbers.append(torch.get_rng_state())
@@ -261,7 +354,7 @@ def main() -> None:
         step_callback.StopLatch = functools.partial(step_callback.StopLatch, interval=0)
     world = OPTIONS["devices"]
     strategy = "auto"
-    if world > 1:
+    if world > 1 or OPTIONS["loader"] != "own":
         from lightning.pytorch.strategies import DDPStrategy
 
         strategy = DDPStrategy(process_group_backend="gloo")
@@ -280,12 +373,12 @@ def main() -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
+        use_distributed_sampler=OPTIONS["loader"] != "own",
         default_root_dir=OUTPUT,
     )
     if OPTIONS["fence"] is not None:
         fence(OPTIONS["fence"])
-    module = Toy()
+    module = {None: Toy, "sdtt": MultiRoundSDTT, "duo": Distillation}[OPTIONS["teacher"]]()
     trainer.fit(module, ckpt_path=OPTIONS["resume"])
     if hasattr(module, "trainer"):
         final = {"step": trainer.global_step, "digest": digest(module, trainer)}

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from dlbhpc.command import Request, plan_launch
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.run import completion
+from dlbhpc.recipe import read_recipe
+from dlbhpc.run import completion, inputs
 from dlbhpc.run.record import Run
 from dlbhpc.steps import begin_attempt, open_publication
 
@@ -161,3 +163,31 @@ def test_a_selected_checkpoint_may_lie_in_a_folder_of_its_own(run: Run, publish_
     record = complete(replace(run, launch=replace(run.launch, selected_checkpoint=selected)))
     assert record["checkpoint"] == "student_checkpoints/70000.ckpt"
     assert selected.is_file()
+
+
+def test_hazard_29_rdlm_makes_one_step_more_and_names_it_otherwise(
+    run: Run, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    rdlm = read_recipe("rdlm").upstream
+    recipe = replace(run.launch.recipe, upstream=rdlm)
+    run = replace(run, launch=replace(run.launch, recipe=recipe))
+    steps = run.launch.output.steps
+    data = write_checkpoint(tmp_path / "state", {"step": run.total_steps})
+    with open_publication(steps, step=run.total_steps, attempt=begin_attempt(steps)) as publication:
+        with publication.create("training_state.pt") as file:
+            file.write(data)
+        publication.commit(contract=dict(run.contract), world=1)
+    final = completion.find_final(run)
+    assert final is not None and final.step == run.total_steps
+
+
+@pytest.mark.parametrize(
+    ("recipe", "last", "kept"), [("rdlm", 1_000_001, 1_000_000), ("mdlm_sdtt", 80_000, 70_000)]
+)
+def test_the_last_step_and_the_one_that_is_the_result_are_planned_for(
+    root: Path, recipe: str, last: int, kept: int
+) -> None:
+    launch = plan_launch(Request(recipe, root=root))
+    _, total, milestones = inputs._plan(launch, manifest=None)  # type: ignore[arg-type]
+    assert total == last
+    assert kept in milestones

@@ -1,6 +1,5 @@
 """Exact attention over packed queries, keys and values."""
 
-import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -16,11 +15,10 @@ def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, causal=False, **_):
 
 
 def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, causal=False, **_):
-    """Sequences one after the other: shape (total length, 3, heads, size)."""
-    ends = cu_seqlens.tolist()
-    sequences = [qkv[start:end].unsqueeze(0) for start, end in zip(ends, ends[1:])]
-    parts = [flash_attn_qkvpacked_func(one, dropout_p, causal).squeeze(0) for one in sequences]
-    return torch.cat(parts)
+    """Sequences of one length, one after the other: shape (total length, 3, heads, size)."""
+    assert len(qkv) == max_seqlen * (len(cu_seqlens) - 1), "the sequences differ in length"
+    sequences = qkv.unflatten(0, (-1, max_seqlen))
+    return flash_attn_qkvpacked_func(sequences, dropout_p, causal).flatten(0, 1)
 
 
 def _flash_attn_backward(*_, **__):
