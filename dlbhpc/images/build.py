@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import write_bytes
 from dlbhpc.images.base import Base, read_base_lock, write_base_lock
 from dlbhpc.images.definition import (
     EPOCH,
@@ -36,7 +37,6 @@ from dlbhpc.images.source import source_commit, stage_source
 from dlbhpc.images.spec import ImageSpec
 from dlbhpc.images.wheelhouse import check_wheelhouse
 from dlbhpc.layout import Layout
-from dlbhpc.run.files import write_bytes
 
 Say = Callable[[str], None]
 

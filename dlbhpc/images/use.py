@@ -69,7 +69,8 @@ def enter_image(
     if shutil.which(image.program, path=host.get("PATH")) is None:
         raise DlbhpcError(
             f"{image.program} is not on PATH on the node {node}, and the run goes through an "
-            f"image: {INSTALL} (modules and prologue of the cluster profile), or choose another --cluster"
+            f"image: {INSTALL} (modules and prologue of the cluster profile), or choose another "
+            "--cluster"
         )
     file = launch.layout.images / read_record(launch.layout, image.name).file
     if image.mount == "unpacked":

@@ -169,7 +169,7 @@ def test_too_little_room_is_told_before_anything_is_fetched(
 ) -> None:
     usage = type("Usage", (), {"free": 1 << 30})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DlbhpcError, match="wants 12 GiB of free space in .*images, there are 1"):
+    with pytest.raises(DlbhpcError, match=r"wants 12 GiB of free space in .*images, there are 1"):
         make()
     assert asked == []
 
