@@ -100,7 +100,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         _let_all_read(stage)
         image = work / "image.sif"
         variables = _variables(layout.images, work)
-        run(_build_argv(program, image, work, wheelhouse), stage, variables, say)
+        run(build_argv(program, image, work, wheelhouse), stage, variables, say)
         run([program, "test", *_ISOLATED, str(image)], stage, variables, say)
         found = read_digests(image)
         path = layout.images / image_file(spec.name, commit)
@@ -130,7 +130,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
     return Built(path, record, fresh=True)
 
 
-def _build_argv(program: str, image: Path, work: Path, wheelhouse: Path | None) -> list[str]:
+def build_argv(program: str, image: Path, work: Path, wheelhouse: Path | None) -> list[str]:
     """The command that builds ``image.def``; an empty folder of ours hides each of the host's.
 
     The builder's own test would run with the user's home and /tmp: the image is tested afterwards.
