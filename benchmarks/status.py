@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from dlbhpc.command import Request, plan_launch
+from dlbhpc.files import write_json
 from dlbhpc.layout import OutputLayout
-from dlbhpc.run.files import write_json
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.record import write_records
 from dlbhpc.steps import begin_attempt, open_publication

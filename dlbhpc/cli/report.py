@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.run.files import read_json
+from dlbhpc.files import read_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

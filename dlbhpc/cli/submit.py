@@ -164,7 +164,13 @@ def _image(launch: Launch, profile: Profile) -> RunImage | None:
         return None
     from dlbhpc.images.use import choose_image
 
-    return choose_image(launch, profile.container, profile.container_mount, profile.container_gpu)
+    return choose_image(
+        launch,
+        profile.container,
+        profile.container_mount,
+        profile.container_gpu,
+        profile.environment,
+    )
 
 
 def summary(launch: Launch, script: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import write_bytes
 from dlbhpc.images.spec import ImageSpec
-from dlbhpc.run.files import write_bytes
 
 KINDS = ("docker", "localimage", "debootstrap")
 _DEBIAN_PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}

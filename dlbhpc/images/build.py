@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import write_bytes
 from dlbhpc.images.base import Base, read_base_lock, write_base_lock
 from dlbhpc.images.definition import (
     EPOCH,
@@ -36,7 +37,6 @@ from dlbhpc.images.source import source_commit, stage_source
 from dlbhpc.images.spec import ImageSpec
 from dlbhpc.images.wheelhouse import check_wheelhouse
 from dlbhpc.layout import Layout
-from dlbhpc.run.files import write_bytes
 
 Say = Callable[[str], None]
 
@@ -45,6 +45,10 @@ _ROOM = {True: 60 * _GIB, False: 12 * _GIB}
 """Free space that a build wants, with and without the CUDA compiler."""
 _WHEELHOUSE = "/mnt"
 """Where the definition looks for wheels: a folder that every base has."""
+_HIDDEN = ("/tmp", "/var/tmp")
+"""Folders of the host that the builder mounts into %post, to write, unless others lie over them."""
+_ISOLATED = ("--containall", "--cleanenv", "--no-home")
+"""How the image's test runs: on the finished file, with nothing of the host."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,9 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         (stage / "image.def").write_text(definition, encoding="utf-8")
         _let_all_read(stage)
         image = work / "image.sif"
-        argv = [program, "build"]
-        if os.geteuid() != 0:
-            argv.append("--fakeroot")
-        if wheelhouse is not None:
-            argv += ["--bind", f"{wheelhouse.resolve()}:{_WHEELHOUSE}:ro"]
-        run([*argv, str(image), "image.def"], stage, _variables(layout.images, work), say)
+        variables = _variables(layout.images, work)
+        run(build_argv(program, image, work, wheelhouse), stage, variables, say)
+        run([program, "test", *_ISOLATED, str(image)], stage, variables, say)
         found = read_digests(image)
         path = layout.images / image_file(spec.name, commit)
         record = ImageRecord(
@@ -127,6 +128,24 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         write_bytes(layout.images / f"{path.stem}.def", definition.encode())
     remember(path, found)
     return Built(path, record, fresh=True)
+
+
+def build_argv(program: str, image: Path, work: Path, wheelhouse: Path | None) -> list[str]:
+    """The command that builds ``image.def``; an empty folder of ours hides each of the host's.
+
+    The builder's own test would run with the user's home and /tmp: the image is tested afterwards.
+    """
+    argv = [program, "build", "--notest"]
+    if os.geteuid() != 0:
+        argv.append("--fakeroot")
+    for place in _HIDDEN:
+        empty = work / "empty" / place.strip("/")
+        empty.mkdir(parents=True)
+        empty.chmod(0o1777)
+        argv += ["--bind", f"{empty}:{place}"]
+    if wheelhouse is not None:
+        argv += ["--bind", f"{wheelhouse.resolve()}:{_WHEELHOUSE}:ro"]
+    return [*argv, str(image), "image.def"]
 
 
 def _docker_references(spec: ImageSpec, base: Base) -> list[str]:

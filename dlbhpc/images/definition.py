@@ -10,10 +10,10 @@ from typing import Any
 
 from dlbhpc import __version__
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import digest
 from dlbhpc.images.base import Base, pinned
 from dlbhpc.images.spec import ImageSpec, frozen_source, image_source
 from dlbhpc.layout import TEMPLATES
-from dlbhpc.run.files import digest
 
 EPOCH = 1767225600
 """2026-01-01T00:00:00Z: no file in an image is newer, so that two builds do not differ in times."""

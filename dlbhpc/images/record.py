@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import read_json, write_json
 from dlbhpc.images.sif import Digests, read_digests
 from dlbhpc.layout import Layout
 from dlbhpc.records import from_plain, to_plain
-from dlbhpc.run.files import read_json, write_json
 
 SCHEMA_VERSION = 1
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import digest
 from dlbhpc.images.lock import Locked, read_lock
 from dlbhpc.layout import CONF, CONTAINERS
 from dlbhpc.recipe.conf import load, names
 from dlbhpc.recipe.model import Upstream
 from dlbhpc.records import from_plain
-from dlbhpc.run.files import digest
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,9 @@ upstreams do."""
 PASSED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_", "UCX_", "FI_", "DLBHPC_")
 """Families of variables that enter: a site's settings of its network, and our own."""
 
+_OF_THE_IMAGE = frozenset("PATH LD_LIBRARY_PATH HOME PYTHONPATH PYTHONHOME".split())
+"""Variables that a profile may set for the host's programs, and that would break the image's."""
+
 _PREFIX = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 """Before a variable's name, these make it enter."""
 
@@ -41,7 +44,8 @@ class RunImage:
 
     ``program`` is apptainer or singularity, ``mount`` how the site mounts an image (kernel, fuse,
     unpacked), ``gpu`` which driver's libraries come in (nv, rocm, none). ``source`` is where the
-    frozen source lies in it.
+    frozen source lies in it. ``variables`` are the names that the site's profile adds to those that
+    enter.
     """
 
     name: str
@@ -50,6 +54,7 @@ class RunImage:
     mount: str
     gpu: str
     source: str
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,13 @@ class Bind:
         return f"{self.path}:{self.path}:{'rw' if self.writable else 'ro'}"
 
 
-def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the host's environment enters the image."""
+def passed_variables(environment: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
+    """What of the host's environment enters the image; ``more`` are names besides the table's."""
+    named = (PASSED | set(more)) - _OF_THE_IMAGE
     return {
         key: value
         for key, value in environment.items()
-        if key in PASSED or key.startswith(PASSED_PREFIXES)
+        if key in named or key.startswith(PASSED_PREFIXES)
     }
 
 
@@ -87,9 +93,9 @@ def enter(
     """The command that runs ``argv`` in the image, and the environment to start it with.
 
     ``file`` is the SIF file or the folder that it was unpacked to. ``own`` are the run's variables,
-    which enter all; of ``host``, those of the table. Whatever names the host's ``source`` names the
-    frozen one inside. Nothing else of the host is seen but the binds, /tmp, and what the site's
-    administrator always mounts.
+    which enter all; of ``host``, those of the table and of the profile. Whatever names the host's
+    ``source`` names the frozen one inside. Nothing else of the host is seen but the binds, the
+    node's /tmp, and what the site's administrator always mounts.
     """
     words = [_inside(word, source, image.source) for word in ("python", *argv[1:])]
     command = [image.program, "exec", "--cleanenv", "--home", str(home)]
@@ -97,7 +103,7 @@ def enter(
     for bind in binds:
         command += ["--bind", bind.text]
     inside = {
-        **passed_variables(host),
+        **passed_variables(host, image.variables),
         "PYTHONNOUSERSITE": "1",
         **{key: _inside(value, source, image.source) for key, value in own.items()},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dlbhpc.command import Launch
@@ -22,9 +22,12 @@ _WRITES_INTO_ITS_CACHE = "datasets_cache"
 """The data source of the upstream that tokenizes for itself, into the cache that it reads."""
 
 
-def choose_image(launch: Launch, program: str, mount: str, gpu: str) -> RunImage:
+def choose_image(
+    launch: Launch, program: str, mount: str, gpu: str, variables: Iterable[str] = ()
+) -> RunImage:
     """The built image of the launch's upstream, for a run to go through.
 
+    ``variables`` are the names of those that the profile sets, and the run is to see.
     Raises DlbhpcError when it is not built, holds another commit, or is not what was built.
     """
     upstream = launch.recipe.upstream
@@ -38,6 +41,7 @@ def choose_image(launch: Launch, program: str, mount: str, gpu: str) -> RunImage
         mount=mount,
         gpu=gpu,
         source=str(frozen_source(upstream)),
+        variables=tuple(sorted(variables)),
     )
 
 
@@ -69,7 +73,8 @@ def enter_image(
     if shutil.which(image.program, path=host.get("PATH")) is None:
         raise DlbhpcError(
             f"{image.program} is not on PATH on the node {node}, and the run goes through an "
-            f"image: {INSTALL} (modules and prologue of the cluster profile), or choose another --cluster"
+            f"image: {INSTALL} (modules and prologue of the cluster profile), or choose another "
+            "--cluster"
         )
     file = launch.layout.images / read_record(launch.layout, image.name).file
     if image.mount == "unpacked":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import file_digest
 from dlbhpc.images.spec import ImageSpec
-from dlbhpc.run.files import file_digest
 
 _SUFFIXES = (".whl", ".tar.gz", ".zip")
 _SHOWN = 5

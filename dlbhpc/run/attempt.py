@@ -16,13 +16,13 @@ from typing import Any
 from dlbhpc.command import attempt_argv, compose_argv
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import USAGE
+from dlbhpc.files import read_json, write_bytes, write_json
 from dlbhpc.images.use import enter_image
 from dlbhpc.inputs.teaching import ensure_adapted_teacher
 from dlbhpc.layout import ADAPTERS, OutputLayout
 from dlbhpc.records import to_plain
 from dlbhpc.run import completion
 from dlbhpc.run.ending import write_end
-from dlbhpc.run.files import read_json, write_bytes, write_json
 from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts
 from dlbhpc.run.identity import config_digest, identity_digest
 from dlbhpc.run.inputs import verify_inputs

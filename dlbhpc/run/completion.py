@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import differing, file_digest, read_json, write_json
 from dlbhpc.inputs.checkpoint import checkpoint_step
 from dlbhpc.layout import OutputLayout
-from dlbhpc.run.files import differing, file_digest, read_json, write_json
 from dlbhpc.run.record import Run
 from dlbhpc.steps import STATE, list_steps, step_name
 from dlbhpc.steps.files import sync_folder

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlbhpc.exit_status import FENCED
+from dlbhpc.files import file_digest, read_json, write_json
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.files import file_digest, read_json, write_json
 from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts, told_status
 from dlbhpc.run.reasons import RULES, Cause, Ending, Reason, exit_status_of, reason_of, runs_again
 from dlbhpc.run.record import read_run

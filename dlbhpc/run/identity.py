@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.run.files import digest
+from dlbhpc.files import digest
 
 # Recorded, but without effect on the result: how many workers load the data, whether this attempt
 # found a step to go on from, and where progress is shown.

@@ -10,6 +10,7 @@ from dlbhpc.command import Launch, student_init_snapshot
 from dlbhpc.data.bridge import ensure_bridge
 from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import digest, file_digest
 from dlbhpc.geometry import epoch_plan, step_plan
 from dlbhpc.images.task import RunImage
 from dlbhpc.images.use import check_image
@@ -18,7 +19,6 @@ from dlbhpc.inputs.teacher.adapt import version_digest
 from dlbhpc.inputs.teaching import check_launch_teacher
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.files import digest, file_digest
 from dlbhpc.run.identity import identity_command
 from dlbhpc.run.record import Run, read_run
 from dlbhpc.run.teacher import pending_teacher

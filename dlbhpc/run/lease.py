@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.run.files import canonical, read_json, write_json
+from dlbhpc.files import canonical, read_json, write_json
 
 _TRIES = 5
 

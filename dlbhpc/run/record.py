@@ -10,10 +10,10 @@ from typing import Any
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import read_json, write_bytes, write_json
 from dlbhpc.images.task import RunImage
 from dlbhpc.layout import OutputLayout
 from dlbhpc.records import from_plain, to_plain
-from dlbhpc.run.files import read_json, write_bytes, write_json
 
 SCHEMA_VERSION = 1
 KEEP_LAST = 2

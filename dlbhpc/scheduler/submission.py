@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import differing, write_bytes
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.files import differing, write_bytes
 from dlbhpc.run.lease import Lease, acquire, read_lease, release, rewrite
 from dlbhpc.run.record import Run, read_run, write_records
 from dlbhpc.scheduler.processes import JOB_VARIABLE, ProcessId, marked

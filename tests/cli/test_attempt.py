@@ -10,9 +10,9 @@ import pytest
 
 from dlbhpc.cli.main import main
 from dlbhpc.exit_status import REQUEUE, REQUEUE_WANTED
+from dlbhpc.files import file_digest, write_json
 from dlbhpc.run.attempt import Job
 from dlbhpc.run.completion import Final, publish
-from dlbhpc.run.files import file_digest, write_json
 from dlbhpc.run.history import Attempt, read_attempts
 from dlbhpc.run.lease import Lease, acquire, read_lease
 from dlbhpc.run.record import Run, write_records

@@ -73,6 +73,10 @@ build)
     [ -z "$FAKE_FAILS" ] || { echo "FATAL: no such thing" >&2; exit 255; }
     cp "$FAKE_SIF" "${@: -2:1}"
     ;;
+test)
+    printf '%s\\n' "$@" >"$FAKE_LOG.test"
+    [ -z "$FAKE_TEST_FAILS" ] || { echo "No module named torch" >&2; exit 1; }
+    ;;
 *) exit 99 ;;
 esac
 """
@@ -92,4 +96,5 @@ def fake_apptainer(
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("FAKE_SIF", str(write_sif(tmp_path / "made.sif")))
     monkeypatch.setenv("FAKE_FAILS", "")
+    monkeypatch.setenv("FAKE_TEST_FAILS", "")
     return tmp_path / "log"

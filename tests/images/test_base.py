@@ -30,8 +30,11 @@ def test_a_base_is_read(text: str, base: Base, reference: ImageSpec) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["python:3.11", "docker:", "docker:A B", "docker:a\nb", "library:x", "debootstrap:bookworm"]
-    + ["debootstrap:bookworm@/local", f"debootstrap:@{MIRROR}", f"debootstrap:x y@{MIRROR}", ""],
+    [
+        *("python:3.11", "docker:", "docker:A B", "docker:a\nb", "library:x", ""),
+        *("debootstrap:bookworm", "debootstrap:bookworm@/local"),
+        *(f"debootstrap:@{MIRROR}", f"debootstrap:x y@{MIRROR}"),
+    ],
 )
 def test_what_is_no_base_is_refused(text: str, reference: ImageSpec) -> None:
     with pytest.raises(DlbhpcError, match="is not a base: write docker:REFERENCE"):

@@ -80,7 +80,7 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
     make()
     argv = fake_apptainer.read_text().split("\n")
     rootless = [] if os.geteuid() == 0 else ["--fakeroot"]
-    assert argv[: len(rootless) + 1] == ["build", *rootless]
+    assert argv[: len(rootless) + 2] == ["build", "--notest", *rootless]
     assert argv[-2] == "image.def"
     stage = Path(f"{fake_apptainer}.stage")
     assert (stage / "source" / "dlbhpc" / "reference" / "main.py").is_file()
@@ -96,6 +96,33 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
         assert Path(environment[f"{family}_CACHEDIR"]).is_relative_to(layout.images)
         assert Path(environment[f"{family}_TMPDIR"]).is_relative_to(layout.images)
     assert "SOURCE_DATE_EPOCH" not in os.environ
+
+
+def test_an_empty_folder_of_the_projects_hides_each_one_of_the_host(
+    make: Build, layout: Layout, fake_apptainer: Path
+) -> None:
+    make()
+    argv = fake_apptainer.read_text().split("\n")
+    binds = dict(
+        reversed(argv[place + 1].split(":", 1))
+        for place, word in enumerate(argv)
+        if word == "--bind"
+    )
+    assert set(binds) == {"/tmp", "/var/tmp"}
+    assert len(set(binds.values())) == 2
+    for folder in binds.values():
+        assert Path(folder).is_relative_to(layout.images)
+
+
+def test_the_finished_image_is_tested_apart_from_the_host(
+    make: Build, fake_apptainer: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TEST_FAILS", "yes")
+    with pytest.raises(DlbhpcError, match=r"(?s)apptainer test failed.*No module named torch"):
+        make()
+    argv = Path(f"{fake_apptainer}.test").read_text().split()
+    assert argv[1:-1] == ["--containall", "--cleanenv", "--no-home"]
+    assert [path.name for path in layout.images.iterdir()] == [".cache"]
 
 
 def test_the_same_inputs_are_not_built_again(make: Build, fake_apptainer: Path) -> None:
@@ -169,7 +196,7 @@ def test_too_little_room_is_told_before_anything_is_fetched(
 ) -> None:
     usage = type("Usage", (), {"free": 1 << 30})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DlbhpcError, match="wants 12 GiB of free space in .*images, there are 1"):
+    with pytest.raises(DlbhpcError, match=r"wants 12 GiB of free space in .*images, there are 1"):
         make()
     assert asked == []
 

@@ -36,14 +36,14 @@ GOOD = f"torch==2.5.1 --hash=sha256:{HASH}\n"
 def test_anything_but_an_exact_version_with_one_hash_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requirements.lock"
     path.write_text(GOOD + line + "\n")
-    with pytest.raises(DlbhpcError, match="line 2: .* an image installs nothing without"):
+    with pytest.raises(DlbhpcError, match=r"line 2: .* an image installs nothing without"):
         read_lock(path)
 
 
 def test_a_package_stands_once(tmp_path: Path) -> None:
     path = tmp_path / "requirements.lock"
     path.write_text(GOOD + GOOD)
-    with pytest.raises(DlbhpcError, match="line 2: torch stands there twice"):
+    with pytest.raises(DlbhpcError, match=r"line 2: torch stands there twice"):
         read_lock(path)
 
 

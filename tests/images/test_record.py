@@ -129,7 +129,7 @@ def test_an_image_that_was_cut_short_is_refused_without_afresh(
 
 def test_a_missing_file_is_named(layout: Layout, record: ImageRecord) -> None:
     (layout.images / record.file).unlink()
-    with pytest.raises(DlbhpcError, match="duo-7c9b498f5b71.sif is missing: make image-duo"):
+    with pytest.raises(DlbhpcError, match=r"duo-7c9b498f5b71.sif is missing: make image-duo"):
         verify(layout, record, afresh=False)
 
 

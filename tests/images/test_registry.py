@@ -74,7 +74,7 @@ def test_an_answer_without_a_digest_is_refused(registry: str) -> None:
 
 
 def test_a_registry_that_is_not_there_is_named() -> None:
-    with pytest.raises(DlbhpcError, match="the registry of 127.0.0.1:1/a/b:1 cannot be asked"):
+    with pytest.raises(DlbhpcError, match=r"the registry of 127.0.0.1:1/a/b:1 cannot be asked"):
         resolve_digest("127.0.0.1:1/a/b:1")
 
 

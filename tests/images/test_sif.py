@@ -60,5 +60,5 @@ def test_a_damaged_file_is_named(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DlbhpcError, match="missing.sif cannot be read"):
+    with pytest.raises(DlbhpcError, match=r"missing.sif cannot be read"):
         content_partition(tmp_path / "missing.sif")

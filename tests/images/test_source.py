@@ -125,7 +125,7 @@ def test_without_network_bundle_or_checkout_the_way_out_is_named(
         ("GIT_CONFIG_VALUE_0", "https://github.com/"),
     ):
         monkeypatch.setenv(name, value)
-    with pytest.raises(DlbhpcError, match="cannot be cloned(.|\n)*put a checkout or a git bundle"):
+    with pytest.raises(DlbhpcError, match=r"cannot be cloned(.|\n)*put a checkout or a git bundle"):
         ensure_checkout(upstream, layout, print)
     assert list(layout.upstream("x").parent.iterdir()) == []
 

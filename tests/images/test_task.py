@@ -87,6 +87,12 @@ def test_variables_enter_by_name_only(program: str, prefix: str) -> None:
     }
 
 
+def test_what_the_profile_sets_enters_but_for_what_would_break_the_image() -> None:
+    named = entered(variables=("MY_TOKEN", "PATH", "LD_LIBRARY_PATH", "NOT_SET"))[1]
+    assert named["APPTAINERENV_MY_TOKEN"] == "secret"
+    assert named.keys() - entered()[1].keys() == {"APPTAINERENV_MY_TOKEN"}
+
+
 def test_the_program_itself_starts_in_the_hosts_environment() -> None:
     _, environment = entered()
     assert environment["PATH"] == "/usr/bin"

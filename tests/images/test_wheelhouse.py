@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import file_digest
 from dlbhpc.images.lock import Locked
 from dlbhpc.images.spec import ImageSpec
 from dlbhpc.images.wheelhouse import check_wheelhouse
-from dlbhpc.run.files import file_digest
 
 
 @pytest.fixture

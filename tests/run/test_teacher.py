@@ -10,11 +10,11 @@ import pytest
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import file_digest
 from dlbhpc.layout import OutputLayout
 from dlbhpc.recipe.model import Teacher
 from dlbhpc.run import inputs
 from dlbhpc.run import teacher as teachers
-from dlbhpc.run.files import file_digest
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.record import Run, read_run, write_records
 from dlbhpc.run.teacher import is_pending, same_run, settle_teacher

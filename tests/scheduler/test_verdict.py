@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dlbhpc.files import write_json
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.attempt import Job
-from dlbhpc.run.files import write_json
 from dlbhpc.run.history import read_attempts
 from dlbhpc.run.reasons import Cause, Reason
 from dlbhpc.run.record import Run, write_records

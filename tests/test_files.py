@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.run.files import canonical, differing, digest, read_json, write_bytes, write_json
+from dlbhpc.files import canonical, differing, digest, read_json, write_bytes, write_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
