@@ -108,6 +108,11 @@ class Layout:
         kind = self.trials if trial else self.checkpoints / "self_trained"
         return kind / dataset / recipe
 
+    def seeds_folder(self, dataset: str, recipe: str, *, trial: bool = False) -> Path:
+        """The default folder of several runs that differ in their seed."""
+        folder = self.run_folder(dataset, recipe, trial=trial)
+        return folder.with_name(f"{folder.name}-seeds")
+
     # Path rules
 
     def inside(self, path: Path, what: str) -> Path:

@@ -165,6 +165,14 @@ class _OnlyWhatIsHere:
                 return Placeholder
 
 
+def kill_job(job_id: str) -> None:
+    """SIGKILL to everything of a job of Slurm's but Slurm: nothing of ours is left to say a word.
+
+    The batch shell first, which is the oldest: it must not see its tasks end.
+    """
+    send(sorted(marked("SLURM_JOB_ID", job_id)), signal.SIGKILL)
+
+
 def identical(one: Any, other: Any) -> bool:
     """Bit for bit, however deep."""
     import torch

@@ -51,6 +51,8 @@ def _begin(folder: Path) -> int:
     from dlbhpc.run.ending import settle
     from dlbhpc.run.lease import LeaseHeld
     from dlbhpc.run.log import own_log
+    from dlbhpc.scheduler.chain import teacher_jobs, wait_behind
+    from dlbhpc.scheduler.handle import tell_handle
     from dlbhpc.scheduler.own_job import own_job, own_lease
     from dlbhpc.scheduler.verdict import silent_reasons
 
@@ -64,8 +66,19 @@ def _begin(folder: Path) -> int:
     except LeaseHeld as error:
         _say(f"{error}: nothing was started")
         return FENCED
+    job = own_job(os.environ)
+    teacher = teacher_jobs(output)
+    if teacher:
+        waiting = wait_behind(output, job.job_id, teacher)
+        _say(f"the teacher is in job {', '.join(teacher)}: this run waits as job {waiting}")
+        return 0
     settle(output, silent_reasons(output), _say)
-    attempt = begin(output, replace(own_job(os.environ), log=log), _say)
+    try:
+        attempt = begin(output, replace(job, log=log), _say)
+    except DlbhpcError as error:
+        if job.scheduler == "slurm":
+            tell_handle(output, job.job_id, str(error))
+        raise
     if attempt is not None:
         print(attempt, flush=True)
     return 0
@@ -115,11 +128,13 @@ def _spawn(folder: Path, ntasks: int) -> int:
 
 
 def _end(folder: Path, status: int) -> int:
+    from dlbhpc.files import read_json
     from dlbhpc.layout import OutputLayout
     from dlbhpc.run.ending import end
     from dlbhpc.run.lease import release
     from dlbhpc.run.log import last_words_of_failed_ranks
     from dlbhpc.run.reasons import Cause
+    from dlbhpc.scheduler.handle import tell_handle
     from dlbhpc.scheduler.own_job import own_job
     from dlbhpc.scheduler.processes import TOKEN_VARIABLE
     from dlbhpc.scheduler.verdict import memory_exceeded, own_cause
@@ -137,20 +152,35 @@ def _end(folder: Path, status: int) -> int:
     if status == REQUEUE:
         return _run_again(folder, output, job.job_id)
     if status != FENCED and cause is not Cause.UNKNOWN:
+        said = read_json(folder / "end.json")
+        tell_handle(output, job.job_id, f"{said['reason']}: {said['advice']}")
+        _end_links(output, job.job_id)
         release(output.lease, os.environ.get(TOKEN_VARIABLE, ""))
     return status
+
+
+def _end_links(output: OutputLayout, job_id: str) -> None:
+    from dlbhpc.scheduler.chain import end_links
+    from dlbhpc.scheduler.queue import SlurmError
+
+    try:
+        for link in end_links(output, job_id):
+            _say(f"job {link}, which waited behind it, is not needed any more")
+    except SlurmError as error:
+        _say(f"{error}; what waits behind this job ends by itself")
 
 
 def _run_again(folder: Path, output: OutputLayout, job_id: str) -> int:
     """Put this job into Slurm's queue again; where that is refused, its script as another job."""
     from dlbhpc.run.ending import want_requeue
     from dlbhpc.scheduler import queue
+    from dlbhpc.scheduler.chain import take_turns
 
     try:
         try:
             _say(queue.requeue(job_id))
         except queue.RequeueRefused as refused:
-            _say(f"{refused}; submitted again as {queue.submit_again(job_id, output.batch_script)}")
+            _say(f"{refused}; {take_turns(output, job_id)}")
     except queue.SlurmError as error:
         want_requeue(folder, str(error))
         _say(f"{error}; the job cannot requeue itself: submit again to go on")

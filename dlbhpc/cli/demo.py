@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from dlbhpc.cli import submit
+    from dlbhpc.cli.launches import launch_of, request_of
     from dlbhpc.cli.report import report_of, text_of
+    from dlbhpc.cli.start import start
     from dlbhpc.data import prepare_pydoc
     from dlbhpc.layout import Layout
     from dlbhpc.run.record import read_run
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)
     profile = load_profile("local", layout.root)
-    launch = submit.launch_of(parser.parse_args(command), profile)
+    launch = launch_of(request_of(parser.parse_args(command), profile), profile)
     first_attempt = len(list(launch.output.attempts.glob("*"))) + 1
     preempted = False
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n$ python -m dlbhpc preempt {_DATASET}/{_RECIPE}", flush=True)
         leave(launch.output.control, Request(PREEMPT, read_run(launch.output).grace_seconds))
 
-    status = submit.start(launch, profile, follow=True, on_progress=preempt_in_the_middle)
+    status = start(launch, profile, follow=True, on_progress=preempt_in_the_middle)
     print(text_of(report_of(launch.output)))
     if status == 0:
         print(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
+from dlbhpc.cli.profile_flags import add_profile_arguments, chosen_profile
+from dlbhpc.cli.when import MAX_NODES, as_json, expectations, line_of
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.geometry import MAX_GPUS_PER_NODE, Geometry, exact_geometries
 from dlbhpc.recipe import Recipe, read_recipe
 
 SCHEMA_VERSION = 1
-MAX_NODES = 8
-"""How many nodes are considered when the user names no number."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what fits into a GPU's memory (default: the recipe's)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--when",
+        action="store_true",
+        help="ask the cluster when it would start each, and finish it where the pace is known",
+    )
+    parser.add_argument("--root", type=Path, metavar="DIR", help="project root (the checkout)")
+    add_profile_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,10 +52,42 @@ def run(args: argparse.Namespace) -> int:
             f"at most {max_nodes} nodes of {args.gpus_per_node} GPUs: leave --gpus-per-node out to "
             "see which numbers do"
         )
+    if args.when:
+        return _when(args, found)
     if args.json:
         print(json.dumps(_as_json(recipe, max_per_device, found), indent=1))
     else:
         print(_as_text(recipe, max_per_device, found))
+    return 0
+
+
+def _when(args: argparse.Namespace, found: list[Geometry]) -> int:
+    from dlbhpc.command import Request, plan_launch
+
+    profile = chosen_profile(args)
+    best = found[0]
+    request = Request(
+        recipe=args.recipe,
+        dataset=args.dataset,
+        nodes=best.nodes,
+        gpus_per_node=best.gpus_per_node,
+        per_device_batch=best.per_device_batch,
+        root=args.root,
+        num_workers=profile.num_workers,
+        accelerator=profile.accelerator,
+    )
+    expected = expectations(plan_launch(request), profile, found)
+    if args.json:
+        shown = {
+            "schema_version": SCHEMA_VERSION,
+            "recipe": args.recipe,
+            "cluster": profile.name,
+            "expected": [as_json(item) for item in expected],
+        }
+        print(json.dumps(shown, indent=1))
+    else:
+        print(f"{args.recipe} on the profile {profile.name}, the best of each shape:")
+        print("\n".join(f"  {line_of(item)}" for item in expected))
     return 0
 
 

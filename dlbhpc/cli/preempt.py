@@ -38,7 +38,7 @@ def ask(args: argparse.Namespace, action: str) -> int:
         unmark_cancelled,
     )
     from dlbhpc.scheduler.processes import ProcessId
-    from dlbhpc.scheduler.submission import live_lease
+    from dlbhpc.scheduler.submission import Jobs, live_lease
 
     output = find_run(args.run, Layout.at(args.root))
     lease = live_lease(output)
@@ -65,7 +65,9 @@ def ask(args: argparse.Namespace, action: str) -> int:
     elif action == CANCEL:
         mark_cancelled(output.job, lease.job_id)
         try:
-            queue.cancel(lease.job_id)
+            # The last of a chain first, so that no link begins because the one before it has gone.
+            for job in reversed(Jobs().tagged(lease)):
+                queue.cancel(job.job_id)
         except queue.SlurmError:
             unmark_cancelled(output.job, lease.job_id)
             raise

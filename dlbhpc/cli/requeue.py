@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
     from dlbhpc.run.record import read_run
     from dlbhpc.scheduler.profile import Profile, load_profile
     from dlbhpc.scheduler.queue import release_hold
-    from dlbhpc.scheduler.submission import Jobs, submit
+    from dlbhpc.scheduler.submission import Jobs
+    from dlbhpc.scheduler.submit import submit
 
     output = find_run(args.run, Layout.at(args.root))
     jobs = Jobs()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -20,23 +19,15 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, metavar="DIR", help="project root (the checkout)")
 
 
-def find_runs(layout: Layout) -> list[OutputLayout]:
-    """Every run under the root's checkpoints folder, in the order of their paths."""
-    found = []
-    for folder, below, names in os.walk(layout.checkpoints):
-        if "run.json" in names:
-            found.append(Path(folder))
-            below.clear()  # a run's own folders may be many, and hold no other run
-    return [OutputLayout(folder) for folder in sorted(found)]
-
-
 def find_run(name: str, layout: Layout) -> OutputLayout:
     """The run that a user names; raises DlbhpcError when there is none, or more than one."""
     for folder in (Path(name), layout.root / name):
         if (folder / "run.json").is_file():
             return OutputLayout(folder.resolve())
+    from dlbhpc.run.record import run_folders
+
     wanted = Path(name).parts
-    runs = find_runs(layout)
+    runs = run_folders(layout)
     found = [run for run in runs if run.folder.parts[-len(wanted) :] == wanted]
     # A name without `trials` in it means the locked run where there is one.
     found = [run for run in found if not run.folder.is_relative_to(layout.trials)] or found

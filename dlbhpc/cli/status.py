@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dlbhpc.cli.runs import find_runs
     from dlbhpc.layout import Layout
+    from dlbhpc.run.record import run_folders
     from dlbhpc.scheduler.overview import overview
 
     layout = Layout.at(args.root)
-    rows = [_row(layout.root, found) for found in overview(find_runs(layout))]
+    rows = [_row(layout.root, found) for found in overview(run_folders(layout))]
     if args.json:
         print(json.dumps(rows, indent=1))
     elif rows:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlbhpc.cli.profile_flags import add_profile_arguments, check_limits, chosen_profile
+from dlbhpc.cli.launches import launch_of, launches_of_seeds, request_of, teacher_launch
+from dlbhpc.cli.profile_flags import add_profile_arguments, chosen_profile
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.recipe.locked import LOCKED_FLAGS
 
 if TYPE_CHECKING:
-    from dlbhpc.cli.follow import OnProgress
     from dlbhpc.command import Launch
-    from dlbhpc.images.task import RunImage
     from dlbhpc.scheduler.profile import Profile
 
 
@@ -31,6 +30,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run again, at most N times, when the training program failed (default: 0)",
     )
     parser.add_argument("--follow", action="store_true", help="show the progress until the end")
+    jobs = parser.add_argument_group("jobs", "on a cluster with Slurm; see docs/submitting.md")
+    jobs.add_argument(
+        "--chain",
+        type=int,
+        default=0,
+        metavar="N",
+        help="queue N more jobs behind it, which take the run over where it cannot requeue",
+    )
+    jobs.add_argument(
+        "--with-teacher",
+        action="store_true",
+        help="train the teacher first, unless its run is complete",
+    )
+    jobs.add_argument("--seeds", metavar="LIST", help="one run for each seed, as an array: 1-8")
+    jobs.add_argument(
+        "--array-parallelism", type=int, metavar="K", help="run at most K of them at a time"
+    )
+    jobs.add_argument(
+        "--soonest",
+        action="store_true",
+        help="take the exact geometry that the cluster would finish, or start, first",
+    )
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,115 +83,96 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dlbhpc.cli.start import start, start_array
+
+    _check_combination(args)
+    profile = chosen_profile(args)
+    request = request_of(args, profile)
+    if args.soonest:
+        from dlbhpc.cli.when import soonest_request
+
+        request = soonest_request(request, profile)
+    if args.seeds is not None:
+        launches = launches_of_seeds(request, profile, args.seeds)
+        if args.dry_run:
+            return _dry_run_array(launches, profile, args.array_parallelism, args.json)
+        return start_array(launches, profile, args.array_parallelism, args.retries)
+    launch = launch_of(request, profile)
+    teacher = teacher_launch(launch, profile) if args.with_teacher else None
+    if args.dry_run:
+        return _dry_run(launch, teacher, profile, args.json)
+    return start(
+        launch, profile, args.follow, links=args.chain, teacher=teacher, retries=args.retries
+    )
+
+
+def _check_combination(args: argparse.Namespace) -> None:
+    """Refuse flags that do not go together. Raises DlbhpcError."""
+    together = (
+        (args.json and not args.dry_run, "--json goes with --dry-run: add it, or leave --json out"),
+        (args.chain < 0, f"--chain is {args.chain}: it must be a number of jobs from 0 on"),
+        (
+            args.retries < 0,
+            f"--retries is {args.retries}: it must be a whole number from 0 on",
+        ),
+        (
+            args.array_parallelism is not None and args.seeds is None,
+            "--array-parallelism goes with --seeds",
+        ),
+        (
+            args.array_parallelism is not None and args.array_parallelism < 1,
+            f"--array-parallelism is {args.array_parallelism}: at least one must run at a time",
+        ),
+        (
+            args.with_teacher and args.teacher is not None,
+            "--with-teacher trains the teacher, --teacher names one: leave one of them out",
+        ),
+    )
+    for refused, sentence in together:
+        if refused:
+            raise DlbhpcError(sentence)
+    if args.seeds is None:
+        return
+    of_one = {
+        "--seed": args.seed is not None,
+        "--chain": args.chain > 0,
+        "--with-teacher": args.with_teacher,
+        "--follow": args.follow,
+        "--soonest": args.soonest,
+    }
+    for flag in (flag for flag, given in of_one.items() if given):
+        raise DlbhpcError(f"--seeds makes several runs, {flag} is for one: leave one of them out")
+
+
+def _dry_run(launch: Launch, teacher: Launch | None, profile: Profile, as_json: bool) -> int:
     from dlbhpc.command import dry_run_object
     from dlbhpc.scheduler.sbatch import render
 
-    if args.json and not args.dry_run:
-        raise DlbhpcError("--json goes with --dry-run: add it, or leave --json out")
-    profile = chosen_profile(args)
-    launch = launch_of(args, profile)
-    if args.dry_run:
-        script = render(launch, profile)
-        if args.json:
-            print(json.dumps(dry_run_object(launch, script), indent=1))
-        else:
-            print(summary(launch, script))
+    script = render(launch, profile)
+    if as_json:
+        print(json.dumps(dry_run_object(launch, script), indent=1))
         return 0
-    if args.retries < 0:
-        raise DlbhpcError(f"--retries is {args.retries}: it must be a whole number from 0 on")
-    return start(launch, profile, follow=args.follow, retries=args.retries)
+    if teacher is not None:
+        print(f"first, unless it is complete: {teacher.recipe.name} in {teacher.output.folder}")
+    print(summary(launch, script))
+    return 0
 
 
-def launch_of(args: argparse.Namespace, profile: Profile) -> Launch:
-    """The launch that the arguments describe. Pure: nothing but the package's own conf is read."""
-    from dlbhpc.command import Request, plan_launch
-    from dlbhpc.recipe import parse_sizes
-
-    launch = plan_launch(
-        Request(
-            recipe=args.recipe,
-            dataset=args.dataset,
-            nodes=args.nodes,
-            gpus_per_node=args.gpus_per_node,
-            per_device_batch=args.per_device_batch_size,
-            teacher=args.teacher,
-            output=args.output,
-            seed=args.seed,
-            student_init=args.student_init,
-            resume=not args.no_resume,
-            trial=None if args.trial is None else parse_sizes(args.trial),
-            root=args.root,
-            locked={key: getattr(args, f"locked_{key}") for key in LOCKED_FLAGS},
-            num_workers=profile.num_workers,
-            accelerator=profile.accelerator,
-        )
-    )
-    check_limits(launch, profile)
-    return launch
-
-
-def start(
-    launch: Launch,
-    profile: Profile,
-    follow: bool,
-    on_progress: OnProgress | None = None,
-    retries: int = 0,
+def _dry_run_array(
+    launches: Mapping[int, Launch], profile: Profile, parallelism: int | None, as_json: bool
 ) -> int:
-    """Submit a launch; returns 0 when it was submitted, is complete, or (followed) got complete."""
-    from dlbhpc.records import to_plain
-    from dlbhpc.run.inputs import prepare_run
-    from dlbhpc.scheduler.queue import input_variables
-    from dlbhpc.scheduler.submission import submit
+    from dlbhpc.command import dry_run_object
+    from dlbhpc.scheduler.arrays import array_script
 
-    if profile.scheduler == "local" and launch.geometry.nodes != 1:
-        raise DlbhpcError(
-            f"the profile {profile.name} is one machine, the run wants {launch.geometry.nodes} "
-            "nodes: choose --nodes 1 or another --cluster"
-        )
-    run = prepare_run(
-        launch,
-        profile.name,
-        60 * profile.save_every_minutes,
-        profile.grace_seconds,
-        _image(launch, profile),
-    )
-    run = replace(run, retries=retries, cluster=to_plain(profile))
-    submitted = submit(run, profile)
-    folder = launch.output.folder
-    if submitted.job_id is None:
-        print(f"already complete: {launch.selected_checkpoint} (another --output trains it again)")
+    script = array_script(launches, profile, parallelism)
+    if as_json:
+        runs = [dry_run_object(launch, script) for launch in launches.values()]
+        print(json.dumps(runs, indent=1))
         return 0
-    if submitted.taken_over:
-        print(f"taking over from {submitted.taken_over}, which is gone")
-    print(f"submitted {launch.recipe.name} on {launch.recipe.dataset.name} as {submitted.job_id}")
-    print(f"  run folder: {folder}")
-    if profile.scheduler == "slurm" and (left_out := input_variables()):
-        print(f"  left out, as of another allocation: {', '.join(left_out)}")
-    if not follow:
-        print(f"  its log:    dlbhpc logs -f {folder}\n  all runs:   dlbhpc status")
-        return 0
-    from dlbhpc.cli.follow import follow as follow_job
-
-    try:
-        return follow_job(launch.output, submitted.job_id, on_progress)
-    except KeyboardInterrupt:
-        print(f"\nthe job goes on; to end it: dlbhpc cancel {folder}")
-        return 130
-
-
-def _image(launch: Launch, profile: Profile) -> RunImage | None:
-    """The image that the profile sends the run through, if it does."""
-    if profile.container == "none":
-        return None
-    from dlbhpc.images.use import choose_image
-
-    return choose_image(
-        launch,
-        profile.container,
-        profile.container_mount,
-        profile.container_gpu,
-        profile.environment,
-    )
+    for number, launch in launches.items():
+        print(f"element {number}: seed {launch.seed}, {launch.output.folder}")
+    print(summary(next(iter(launches.values())), script))
+    return 0
 
 
 def summary(launch: Launch, script: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.files import read_json, write_bytes, write_json
 from dlbhpc.images.task import RunImage
-from dlbhpc.layout import OutputLayout
+from dlbhpc.layout import Layout, OutputLayout
 from dlbhpc.records import from_plain, to_plain
 
 SCHEMA_VERSION = 1
@@ -79,3 +80,13 @@ def read_run(output: OutputLayout) -> Run:
             "go on with the version that submitted the run"
         )
     return from_plain(Run, values.get("run"), str(output.run))
+
+
+def run_folders(layout: Layout) -> list[OutputLayout]:
+    """Every run under the root's checkpoints folder, in the order of their paths."""
+    found = []
+    for folder, below, names in os.walk(layout.checkpoints):
+        if "run.json" in names:
+            found.append(Path(folder))
+            below.clear()  # a run's own folders may be many, and hold no other run
+    return [OutputLayout(folder) for folder in sorted(found)]

@@ -47,8 +47,15 @@ class QueuedJob:
 
     @property
     def token(self) -> str | None:
+        """The lease that the job runs under.
+
+        An array has one comment for all of its elements, whose leases add their number to it.
+        """
         prefix, tag = self.comment[: len(TAG_PREFIX)], self.comment[len(TAG_PREFIX) :]
-        return tag if prefix == TAG_PREFIX else None
+        element = self.job_id.partition("_")[2]
+        if prefix != TAG_PREFIX:
+            return None
+        return f"{tag}_{element}" if element else tag
 
 
 def slurm_command(*argv: str) -> str:
@@ -79,8 +86,10 @@ def read_queue() -> dict[str, QueuedJob]:
     """The jobs in the queue by their id, with one call of squeue.
 
     Everybody's, hidden partitions included: a colleague's job in a shared folder is a job too.
+    Elements of an array each by itself, also those that wait.
     """
-    lines = slurm_command("squeue", "--all", "--noheader", f"--format={_FIELDS}").splitlines()
+    command = ("squeue", "--all", "--array", "--noheader", f"--format={_FIELDS}")
+    lines = slurm_command(*command).splitlines()
     return {job.job_id: job for job in parse_queue(lines)}
 
 
@@ -118,11 +127,16 @@ def requeue(job_id: str, patience: float = 60.0) -> str:
             return f"job {job_id} is requeued"
 
 
-def submit_again(job_id: str, batch_script: Path) -> str:
-    """Submit a job's script once more, from within it; returns the new job's id."""
-    if "_" in job_id:
-        raise SlurmError("one element of an array cannot be submitted by itself")
-    return slurm_command("sbatch", "--parsable", str(batch_script)).strip().partition(";")[0]
+def submit_again(job_id: str, batch_script: Path, *options: str) -> str:
+    """Submit a job's script once more, from within it; returns the new job's id.
+
+    Of an array only the element itself, under its number.
+    """
+    element = checked_id(job_id).partition("_")[2]
+    alone = [f"--array={element}"] if element else []
+    answer = slurm_command("sbatch", "--parsable", *alone, *options, str(batch_script))
+    new = answer.strip().partition(";")[0]
+    return f"{new}_{element}" if element else new
 
 
 def release_hold(job_id: str) -> None:

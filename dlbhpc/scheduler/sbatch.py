@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlbhpc.command import Launch
@@ -33,14 +34,13 @@ def sbatch_options(
     token: str | None = None,
     *,
     array: str | None = None,
-    dependency: str | None = None,
 ) -> list[str]:
     """Every ``#SBATCH`` option of the job, in the order in which they are rendered.
 
     All GPUs of a node are visible to each of its tasks, since the upstreams count the devices they
-    see: --gpus-per-node or --gres, never --gpus-per-task. ``array`` and ``dependency`` are the
-    values of those options; the log of an array's element is named after both of its numbers, as
-    submitit looks for it.
+    see: --gpus-per-node or --gres, never --gpus-per-task. ``array`` is the value of
+    that option; the log of an array's element is named after both of its numbers, as submitit looks
+    for it.
     """
     geometry = launch.geometry
     # rdlm starts its own processes: one task that sees all the GPUs.
@@ -49,7 +49,6 @@ def sbatch_options(
     options: list[tuple[str, object | None]] = [
         ("job-name", job_name(launch)),
         ("array", array),
-        ("dependency", dependency),
         ("nodes", geometry.nodes),
         ("ntasks", tasks * geometry.nodes),
         ("ntasks-per-node", tasks),
@@ -82,9 +81,11 @@ def render(
     python: str = sys.executable,
     *,
     array: str | None = None,
-    dependency: str | None = None,
+    elements: Mapping[int, Path] | None = None,
 ) -> str:
     """The text of the batch script. Pure: nothing is read but the template.
+
+    Of an array, ``elements`` holds the folder of the run that each trains.
 
     ``token`` is the lease that the job runs under; a dry run has none. The local profile runs the
     same text under bash: only what starts the tasks differs.
@@ -102,11 +103,12 @@ def render(
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     tasks = tasks_per_node(launch)
     return environment.get_template("sbatch.sh.j2").render(
-        options=sbatch_options(launch, profile, token, array=array, dependency=dependency),
+        options=sbatch_options(launch, profile, token, array=array),
         token=token,
         title=f"{launch.recipe.name} on {launch.recipe.dataset.name}, profile {profile.name}",
         notes=notes(launch, profile),
         run=launch.output.folder,
+        elements=elements,
         checkout=CHECKOUT,
         python=python,
         modules=profile.modules,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import submitit
+from submitit.core.utils import DelayedSubmission
 
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.completion import read_completed
@@ -15,9 +18,26 @@ from dlbhpc.scheduler.queue import input_variables
 class SlurmExecutor(submitit.SlurmExecutor):
     """Hands a rendered batch script to sbatch and gives back submitit's job handle."""
 
-    def __init__(self, folder: Path, script: str) -> None:
+    def __init__(self, folder: Path, script: str, options: Sequence[str] = ()) -> None:
+        """``options`` are sbatch's besides those of the script, which they overrule."""
         super().__init__(folder)
         self._script = script
+        self._options = options
+
+    def submit_elements(
+        self, batches: Mapping[int, SlurmBatch]
+    ) -> dict[int, submitit.SlurmJob[Any]]:
+        """Submit a script of an array once; returns one job handle for each of its elements.
+
+        submitit's own way to arrays makes a second executor, which would not know our script, and
+        numbers the elements from 0.
+        """
+        array = self._submit_command(self._submitit_command_str)
+        jobs: dict[int, submitit.SlurmJob[Any]] = {}
+        for number, batch in batches.items():
+            jobs[number] = submitit.SlurmJob(self.folder, f"{array.job_id}_{number}", [0])
+            DelayedSubmission(batch).dump(jobs[number].paths.submitted_pickle)
+        return jobs
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         return self._script
@@ -25,7 +45,7 @@ class SlurmExecutor(submitit.SlurmExecutor):
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # The surroundings of a shell inside another allocation must not change the job.
         unset = [word for name in input_variables() for word in ("--unset", name)]
-        return ["env", *unset, "sbatch", str(submission_file_path)]
+        return ["env", *unset, "sbatch", *self._options, str(submission_file_path)]
 
 
 @dataclass(frozen=True)

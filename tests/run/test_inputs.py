@@ -10,9 +10,9 @@ import pytest
 
 from dlbhpc.command import Launch, Request, plan_launch
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import file_digest, write_json
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import inputs
-from dlbhpc.run.files import file_digest, write_json
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.record import Run, write_records
 from tests.inputs.teacher.conftest import hyper_parameters, make_state, save

@@ -14,11 +14,13 @@ from dlbhpc.layout import OutputLayout
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.lease import Lease, LeaseHeld, acquire
 from dlbhpc.run.record import Run
-from dlbhpc.scheduler import submission
+from dlbhpc.scheduler import start, submission
+from dlbhpc.scheduler.aside import set_aside
 from dlbhpc.scheduler.processes import ProcessId
 from dlbhpc.scheduler.profile import Profile
 from dlbhpc.scheduler.queue import QueuedJob
-from dlbhpc.scheduler.submission import Jobs, set_aside, submit
+from dlbhpc.scheduler.submission import Jobs
+from dlbhpc.scheduler.submit import submit
 from dlbhpc.steps import begin_attempt, newest_attempt
 
 SLURM = Profile(name="site", scheduler="slurm", grace_seconds=60, save_every_minutes=5)
@@ -58,7 +60,8 @@ def one_job(monkeypatch: pytest.MonkeyPatch) -> QueuedJob:
         ("41", "abc", True),
         ("", "abc", True),  # the submission was killed before it knew its job
         ("41", "other", False),  # the id was given out again
-        ("40", "abc", False),
+        ("40", "abc", True),  # gone, and 41 is the link behind it
+        ("40", "other", False),
     ],
 )
 def test_a_job_of_slurm_is_known_by_its_tag(
@@ -132,7 +135,7 @@ def test_a_job_that_sbatch_refuses_leaves_the_folder_free(
         stub.write_text(f"#!/bin/bash\n{script}\n")
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-    monkeypatch.setattr(submission, "_LOOKUP_SECONDS", 0.0)
+    monkeypatch.setattr(start, "LOOKUP_SECONDS", 0.0)
     with pytest.raises(DlbhpcError, match="Invalid account"):
         submit(run, SLURM)
     output: OutputLayout = run.launch.output

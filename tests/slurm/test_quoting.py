@@ -14,7 +14,7 @@ from dlbhpc.run.record import Run
 from dlbhpc.scheduler.profile import Profile, load_profile
 from dlbhpc.scheduler.sbatch import render
 from dlbhpc.scheduler.slurm import SlurmBatch, SlurmExecutor
-from dlbhpc.scheduler.submission import submit
+from dlbhpc.scheduler.submit import submit
 from slurm.devcluster.cluster import Cluster
 from tests.project import eventually
 
