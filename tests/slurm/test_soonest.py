@@ -27,7 +27,8 @@ def test_the_start_is_slurms_own_and_what_the_cluster_lacks_is_refused(
     cluster: Cluster, project: Project
 ) -> None:
     idle = when(project)
-    assert idle[(4, 4)]["start"] is not None
+    assert idle[(4, 2)]["start"] is not None
+    assert "samples in batches" in idle[(4, 4)]["refusal"], "no whole steps on 16 GPUs"
     assert "not available" in idle[(8, 1)]["refusal"]
     # Three nodes are taken for a quarter of an hour: what needs more than one waits for them.
     cluster.run(
