@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = actions.add_parser("verify", help="compare a prepared dataset with its manifest")
     verify.add_argument("dataset", help=f"one of: {', '.join(PREPARABLE)}")
     bridge = actions.add_parser("bridge", help="write an upstream's cache (submit does it as well)")
-    bridge.add_argument("upstream", help="an upstream that reads such a cache: duo, mdlm, …")
+    bridge.add_argument(
+        "upstream", help="mdlm, duo, … (rdlm: the raw text, which it tokenizes itself)"
+    )
     bridge.add_argument("dataset", help=f"one of: {', '.join(PINNED)}")
     fetch = actions.add_parser("fetch", help="fetch published weights that a student starts from")
     fetch.add_argument("weights", choices=[WEIGHTS])
@@ -71,25 +73,27 @@ def _prepare(name: str, layout: Layout, processes: int | None) -> int:
         prepare_pydoc(layout.root)
         return 0
     from dlbhpc.data.prepare import prepare_pinned
-    from dlbhpc.data.raw import read_pins
-    from dlbhpc.data.trial import make_trial_raw
+    from dlbhpc.data.trial import pins_of
 
     dataset = _dataset(name, layout)
-    pins = make_trial_raw(dataset, layout) if layout.small_data else read_pins(name)
-    prepare_pinned(dataset, pins, layout, processes)
+    prepare_pinned(dataset, pins_of(dataset, layout), layout, processes)
     return 0
 
 
 def _bridge(upstream: str, dataset: Dataset, layout: Layout) -> int:
     from dlbhpc.data.bridge import ensure_bridge
+    from dlbhpc.data.text_cache import ensure_text_cache
+    from dlbhpc.data.trial import pins_of
     from dlbhpc.recipe import list_recipes
 
-    upstreams = {r.upstream.name for r in list_recipes() if r.data_source == "training_cache"}
-    if upstream not in upstreams:
-        raise DlbhpcError(
-            f"unknown upstream {upstream!r}: these read a cache: {', '.join(sorted(upstreams))}"
-        )
-    ensure_bridge(upstream, dataset, layout, print)
+    sources = {recipe.upstream.name: recipe.data_source for recipe in list_recipes()}
+    if sources.get(upstream) == "training_cache":
+        ensure_bridge(upstream, dataset, layout, print)
+    elif sources.get(upstream) == "datasets_cache":
+        ensure_text_cache(dataset.name, pins_of(dataset, layout), layout, print)
+    else:
+        known = sorted(name for name, source in sources.items() if source != "processed")
+        raise DlbhpcError(f"unknown upstream {upstream!r}: there are {', '.join(known)}")
     return 0
 
 

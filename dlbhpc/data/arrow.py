@@ -46,6 +46,11 @@ def file_name(index: int, count: int) -> str:
 
 
 def write_file(path: Path, columns: Columns, batches: Iterable[pyarrow.RecordBatch]) -> int:
+    """Write a file of ``columns`` as :func:`write_stream` does."""
+    return write_stream(path, schema(columns), batches)
+
+
+def write_stream(path: Path, kind: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]) -> int:
     """Write a file whole and durably, or not at all; returns how many rows it holds."""
     import pyarrow
 
@@ -53,7 +58,7 @@ def write_file(path: Path, columns: Columns, batches: Iterable[pyarrow.RecordBat
     rows = 0
     try:
         with temporary.open("wb") as file:
-            with pyarrow.ipc.new_stream(file, schema(columns)) as writer:
+            with pyarrow.ipc.new_stream(file, kind) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows

@@ -28,6 +28,11 @@ BERT_SPECIAL = ["[PAD]", *_UNUSED, "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GPT2_END = "<|endoftext|>"
 
 
+def pins_of(dataset: Dataset, layout: Layout) -> RawPins:
+    """The pins of a dataset's raw text; that of trials is made where the layout is theirs."""
+    return make_trial_raw(dataset, layout) if layout.small_data else read_pins(dataset.name)
+
+
 def make_trial_raw(dataset: Dataset, layout: Layout) -> RawPins:
     """Write the raw text and the tokenizer of a trial of ``dataset``; returns their pins.
 

@@ -9,6 +9,8 @@ from typing import Any
 from dlbhpc.command import Launch, student_init_snapshot
 from dlbhpc.data.bridge import ensure_bridge
 from dlbhpc.data.manifest import Manifest, read_manifest
+from dlbhpc.data.text_cache import ensure_text_cache
+from dlbhpc.data.trial import pins_of
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.files import digest, file_digest
 from dlbhpc.geometry import epoch_plan, step_plan
@@ -59,6 +61,9 @@ def verify_inputs(
     student_init_snapshot(launch)
     if recipe.data_source == "training_cache":
         ensure_bridge(upstream.name, recipe.dataset, launch.layout, _say)
+    elif recipe.data_source == "datasets_cache":
+        pins = pins_of(recipe.dataset, launch.layout)
+        ensure_text_cache(recipe.dataset.name, pins, launch.layout, _say)
     elif not launch.data.is_dir():
         raise DlbhpcError(
             f"the data {launch.data} is missing: "

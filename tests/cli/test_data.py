@@ -61,9 +61,15 @@ def test_the_small_data_of_trials_is_prepared_bridged_and_verified_apart(
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["trials"]
 
 
-def test_an_upstream_that_reads_no_cache_is_named_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(DlbhpcError, match=r"'rdlm'.*candi, di4c, duo, flm, mdlm, sdtt"):
-        run("bridge", "rdlm", "lm1b", "--root", str(tmp_path))
+def test_an_unknown_upstream_is_named_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DlbhpcError, match=r"'reference'.*candi, di4c, duo, flm, mdlm, rdlm, sdtt"):
+        run("bridge", "reference", "lm1b", "--root", str(tmp_path))
+
+
+def test_rdlm_gets_the_raw_text(tmp_path: Path, no_network: None) -> None:
+    assert run("bridge", "rdlm", "lm1b", "--trial", "--root", str(tmp_path)) == 0
+    cache = tmp_path / "data" / "trials" / "raw" / "huggingface" / "datasets" / "lm1b"
+    assert [path.name for path in cache.rglob("*.arrow")]
 
 
 def test_the_bundled_dataset_is_verified_too(tmp_path: Path) -> None:
