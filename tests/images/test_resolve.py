@@ -46,7 +46,9 @@ def test_the_lock_resolves_with_its_hashes_for_its_python_and_platform(
 def test_a_version_that_goes_with_no_other_does_not_resolve(index: None) -> None:
     locked = read_lock(CONTAINERS / "reference" / "requirements.lock")
     wrong = [replace(p, version="1.0.0") if p.name == "lightning" else p for p in locked]
-    with pytest.raises(DlbhpcError, match=r"reference/requirements.in: uv says(.|\n)*lightning==1.0.0"):
+    with pytest.raises(
+        DlbhpcError, match=r"reference/requirements.in: uv says(.|\n)*lightning==1.0.0"
+    ):
         resolve(CONTAINERS / "reference", wrong)
 
 
