@@ -85,8 +85,8 @@ lock-images: $(VENV)/.installed-dev  ## resolve the images' packages anew (NAMES
 
 # Before anything is installed: building needs what pip cannot bring.
 builder:
-	@command -v apptainer singularity > /dev/null || { \
-	    echo "error: neither Apptainer nor Singularity is here: install Apptainer (1.1 or newer," \
+	@command -v apptainer > /dev/null || command -v singularity > /dev/null || { \
+	    echo "ERROR: neither Apptainer nor Singularity is here: install Apptainer (1.1 or newer," \
 	    "from its releases, EPEL, Conda or Spack) or SingularityCE, or load the site's module" >&2; \
 	    exit 2; }
 
