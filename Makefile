@@ -14,7 +14,14 @@ UPSTREAM_PACKAGES := .cache/upstream-packages
 # Where `make cluster-up` puts the dev cluster's files.
 CLUSTER ?= .devcluster
 
+# What images are built from: BASE=docker:REFERENCE|localimage:PATH|debootstrap:SUITE@MIRROR instead
+# of their own base, and WHEELHOUSE=DIR instead of the package index. See docs/images.md.
+BASE ?=
+WHEELHOUSE ?=
+BUILD_OPTIONS = $(if $(BASE),--base '$(BASE)') $(if $(WHEELHOUSE),--wheelhouse '$(WHEELHOUSE)')
+
 .PHONY: help setup demo test lint format bench lock clean cluster-up cluster-down
+.PHONY: images lock-images test-apptainer builder
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -73,8 +80,32 @@ lock:  ## write constraints.txt anew (needs uv)
 	    --no-emit-index-url --extra train --extra test --extra lint \
 	    --output-file constraints.txt pyproject.toml
 
-image-%:  ## freeze one pinned upstream in an Apptainer image (not in this version)
-	@echo "make image-$*: building images is not in this version; see CHANGELOG.md" >&2; exit 2
+lock-images: $(VENV)/.installed-dev  ## resolve the images' packages anew (NAMES=..., default: all)
+	$(BIN)/python -m dlbhpc.images.resolve $(NAMES)
+
+# Before anything is installed: building needs what pip cannot bring.
+builder:
+	@command -v apptainer > /dev/null || command -v singularity > /dev/null || { \
+	    echo "ERROR: neither Apptainer nor Singularity is here: install Apptainer (1.1 or newer," \
+	    "from its releases, EPEL, Conda or Spack) or SingularityCE, or load the site's module" >&2; \
+	    exit 2; }
+
+image-%: builder $(VENV)/.installed  ## freeze one pinned upstream in an Apptainer image
+	@$(BIN)/python -m dlbhpc image build $* $(BUILD_OPTIONS)
+
+images: builder $(VENV)/.installed  ## freeze all of them
+	@$(BIN)/python -m dlbhpc image build all $(BUILD_OPTIONS)
+
+# The bundled upstream's packages as pip chooses them here, so that a torch without CUDA will do.
+.cache/wheelhouse: containers/reference/requirements.in constraints.txt
+	rm -rf $@ $@.part
+	$(BIN)/python -m pip download --quiet --dest $@.part --constraint constraints.txt \
+	    --requirement containers/reference/requirements.in
+	@mv $@.part $@ && touch $@
+
+test-apptainer: builder $(VENV)/.installed-dev $(if $(WHEELHOUSE),,.cache/wheelhouse)  ## build an image of BASE= and run through it
+	DLBHPC_TEST_BASE='$(BASE)' DLBHPC_TEST_WHEELHOUSE='$(or $(WHEELHOUSE),.cache/wheelhouse)' \
+	    $(BIN)/python -m pytest -m apptainer
 
 clean:  ## remove the environment and caches; data and runs stay
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

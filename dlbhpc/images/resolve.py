@@ -7,6 +7,8 @@ not downloaded; the index's metadata says what each needs and what its files' ha
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,20 +41,26 @@ def resolve(folder: Path, constraints: Sequence[Locked] = ()) -> tuple[Locked, .
         answer = Path(scratch) / "pylock.toml"
         held = Path(scratch) / "constraints.txt"
         held.write_text("".join(f"{package.name}=={package.version}\n" for package in constraints))
-        argv = ["uv", "pip", "compile", "--quiet", "--format", "pylock.toml", "--generate-hashes"]
+        argv = [uv(), "pip", "compile", "--quiet", "--format", "pylock.toml", "--generate-hashes"]
         argv += ["--python-version", environment.python]
         argv += ["--python-platform", "x86_64-manylinux_{}_{}".format(*GLIBC)]
         argv += ["--exclude-newer", environment.index_date, "--constraint", str(held)]
         argv += ["--config-file", str(folder.parent / _UV_SETTINGS)]
         argv += ["--output-file", str(answer), str(folder / "requirements.in")]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True)
-        except FileNotFoundError as error:
-            raise DlbhpcError("uv is not installed: pip install uv") from error
+        done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             raise DlbhpcError(f"{folder / 'requirements.in'}: uv says\n{done.stderr.strip()}")
         packages = _read_toml(answer)["packages"]
     return choose(packages, environment)
+
+
+def uv() -> str:
+    """uv, beside the interpreter or on PATH."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("uv", path=os.pathsep.join([str(beside), os.environ.get("PATH", "")]))
+    if found is None:
+        raise DlbhpcError("uv is not installed: pip install uv")
+    return found
 
 
 def choose(packages: Iterable[Mapping[str, Any]], environment: Environment) -> tuple[Locked, ...]:

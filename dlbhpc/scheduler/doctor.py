@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dlbhpc.images.mounts import look, mount_modes
 from dlbhpc.run.saves import Saves
 from dlbhpc.scheduler import host as probe
 from dlbhpc.scheduler.cluster import (
@@ -65,6 +66,7 @@ def _host(
     run_job: bool,
 ) -> Host:
     size = saves.bytes if saves else _LEAST_TRIAL_BYTES
+    container = probe.container()
     munge = shared = None
     if configuration is not None and configuration.text("AuthType") in ("", "auth/munge"):
         munge = probe.munge(configuration.option("AuthInfo", "socket"))
@@ -80,6 +82,8 @@ def _host(
         checkpoint_bytes=saves.bytes if saves else None,
         controller=controller,
         munge=munge,
-        container=probe.container(),
+        container=container,
+        mounts=mount_modes(look(container[0])) if container else (),
+        wanted_mount=None if profile.container == "none" else profile.container_mount,
         shared=shared,
     )

@@ -23,7 +23,8 @@ class Host:
     """What was found here. None: not looked at, since it does not matter here.
 
     ``file_system`` is the type of the project root's; ``checkpoint_bytes`` the largest training
-    state that was saved (None: none yet).
+    state that was saved (None: none yet). ``mounts`` are the ways in which an image can be mounted
+    here, ``wanted_mount`` the profile's if its runs go through images.
     """
 
     root: str
@@ -34,6 +35,8 @@ class Host:
     controller: Answer | None = None
     munge: Answer | None = None
     container: tuple[str, Answer] | None = None
+    mounts: tuple[str, ...] = ()
+    wanted_mount: str | None = None
     shared: SharedTrial | None = None
 
 
@@ -166,12 +169,39 @@ def check_container(host: Host) -> Finding:
     return Finding(OK, version.words, "images can be run")
 
 
+def check_mounts(host: Host) -> Finding | None:
+    """Whether images can be mounted as the profile says."""
+    if host.container is None or not host.container[1].ok:
+        return None
+    wanted = host.wanted_mount
+    found = f"images can be mounted here by: {', '.join(host.mounts) or 'no means'}"
+    if not host.mounts or (wanted and wanted not in host.mounts):
+        return Finding(
+            PROBLEM if wanted else NOTE,
+            found,
+            f"the profile says {wanted}: no run would start on nodes like this machine"
+            if wanted
+            else "images cannot be used on nodes like this machine",
+            f"container_mount: {host.mounts[0]}" if host.mounts else "ask for user namespaces",
+        )
+    if wanted == "fuse":
+        return Finding(
+            NOTE,
+            found,
+            "a signal to every process of a step ends the helper that mounts the image: a save "
+            "that is asked for in this way may fail, and the run goes on from the one before",
+            "container_mount: unpacked, with a scratch folder that has room for the image",
+        )
+    return Finding(OK, found, "a request to stop leaves the image in place")
+
+
 HOST_CHECKS: dict[str, HostCheck] = {
     "controller": check_controller,
     "munge": check_munge,
     "shared folder": check_shared,
     "space": check_space,
     "containers": check_container,
+    "image mounts": check_mounts,
 }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -55,13 +58,14 @@ def test_spython_reads_the_definition(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("section", SHELL_SECTIONS)
 def test_the_scripts_pass_a_shell_lint(name: str, section: str) -> None:
-    linter = shutil.which("shellcheck")
+    beside = str(Path(sys.executable).parent)
+    linter = shutil.which("shellcheck", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
     script = "#!/bin/sh\n" + sections(definition(load_image(name)))[section]
     for argv in (["sh", "-n"], ["bash", "-n"]):
         done = subprocess.run(argv, input=script, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
     if linter is None:
-        pytest.skip("shellcheck is not on PATH; sh -n and bash -n passed")
+        pytest.skip("shellcheck is not installed; sh -n and bash -n passed")
     argv = [linter, "--severity=style", "-"]
     done = subprocess.run(argv, input=script, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -99,9 +103,6 @@ def test_packages_without_a_wheel_are_built_in_their_order_after_the_others(name
 
 
 def test_nothing_of_this_machine_is_in_a_definition(tmp_path: Path) -> None:
-    import getpass
-    import os
-
     for name in NAMES:
         text = definition(load_image(name))
         for word in (str(Path.cwd()), os.uname().nodename, getpass.getuser() + "@"):

@@ -13,6 +13,7 @@ from dlbhpc.scheduler.host_checks import (
     Host,
     check_container,
     check_controller,
+    check_mounts,
     check_munge,
     check_shared,
     check_space,
@@ -95,3 +96,30 @@ def test_space_and_quota(write: TrialWrite, checkpoint: int | None, level: str, 
 )
 def test_containers(container: tuple[str, Answer] | None, level: str) -> None:
     assert check_container(replace(LOCAL, container=container)).level == level
+
+
+APPTAINER = ("apptainer", Answer(0, "apptainer version 1.3.0"))
+
+
+@pytest.mark.parametrize(
+    ("mounts", "wanted", "level", "change"),
+    [
+        (("kernel", "unpacked"), "kernel", OK, ""),
+        (("kernel", "unpacked"), None, OK, ""),
+        (("unpacked", "fuse"), "kernel", PROBLEM, "container_mount: unpacked"),
+        (("unpacked", "fuse"), "fuse", NOTE, "container_mount: unpacked"),
+        ((), "kernel", PROBLEM, "ask for user namespaces"),
+        ((), None, NOTE, "ask for user namespaces"),
+    ],
+)
+def test_how_images_are_mounted(
+    mounts: tuple[str, ...], wanted: str | None, level: str, change: str
+) -> None:
+    host = replace(LOCAL, container=APPTAINER, mounts=mounts, wanted_mount=wanted)
+    finding = check_mounts(host)
+    assert finding is not None
+    assert (finding.level, finding.change.partition(",")[0]) == (level, change)
+
+
+def test_without_a_program_nothing_is_said_of_mounts() -> None:
+    assert check_mounts(LOCAL) is None
