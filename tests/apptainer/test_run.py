@@ -1,0 +1,105 @@
+"""Runs that go through an image end with the same bits as runs that do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlbhpc.images.record import read_record
+from dlbhpc.layout import Layout
+from dlbhpc.run.history import read_attempts
+from dlbhpc.run.record import read_run
+from slurm.devcluster.cluster import Cluster
+from tests.project import Project, identical
+from tests.slurm.conftest import cluster, project, straight, worker_cluster
+
+__all__ = ["cluster", "project", "straight", "worker_cluster"]
+
+pytestmark = [pytest.mark.apptainer, pytest.mark.slow]
+pytest.importorskip("torch", reason="trains a real model")
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "1")
+SIZES = "steps=30,batch=8"
+PutImage = Callable[[Path], Path]
+
+
+def write_profile(root: Path, name: str, base: str, program: str, mount: str) -> None:
+    """A profile of the project's own that sends runs through the image."""
+    folder = root / "slurm" / "profiles"
+    folder.mkdir(parents=True)
+    lines = [
+        f"defaults: [{base}, _self_]",
+        f"container: {Path(program).name}",
+        f"container_mount: {mount}",
+        "container_gpu: none",
+        "environment: {SITE_VARIABLE: enters}",
+    ]
+    (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n")
+
+
+def environment_inside(project: Project, attempt: int) -> dict[str, str]:
+    """The environment of one training process, as the kernel tells it."""
+    (pid, *_) = project.training(attempt)
+    text = Path(f"/proc/{pid}/environ").read_text()
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+@pytest.mark.slurm
+def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
+    apptainer: str,
+    put_image: PutImage,
+    cluster: Cluster,
+    project: Project,
+    straight: Callable[[int, str], Project],
+) -> None:
+    image = put_image(project.root)
+    write_profile(project.root, "frozen", "devcluster", apptainer, "kernel")
+    frozen = Project(project.root, cluster="frozen")
+    frozen.start(*SHAPE, sizes=SIZES)
+    frozen.freeze_at(1, 2)
+    inside = environment_inside(frozen, 1)
+    assert inside["APPTAINER_CONTAINER"] == str(image)
+    assert inside["SITE_VARIABLE"] == "enters"
+    assert inside["HOME"] == str(frozen.output.temporary / "home")
+    done = frozen.dlbhpc("preempt", str(frozen.output.folder))
+    assert done.returncode == 0, done.stderr
+    frozen.wait_for_end()
+    report = frozen.report()
+    assert report["state"] == "completed"
+    assert frozen.ends() == ["preempted", "completed"]
+    assert report["steps_repeated"] == 0
+    assert read_attempts(frozen.output)[1].job_id == read_attempts(frozen.output)[0].job_id
+    chosen = read_run(frozen.output).image
+    assert chosen is not None
+    built = read_record(Layout.at(project.root), "reference")
+    assert chosen.content_sha256 == built.content_sha256
+    assert identical(frozen.state(), straight(2, SIZES).state())
+
+
+@pytest.mark.parametrize("mount", ["kernel", "unpacked"])
+def test_stopped_on_this_machine_it_goes_on_to_the_end(
+    apptainer: str,
+    put_image: PutImage,
+    new_project: Callable[..., Project],
+    mount: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if mount == "kernel" and os.geteuid() != 0:
+        pytest.skip("only root, or a setuid installation, mounts images with the kernel")
+    # Where unpacked images lie: gone with the test.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    project = new_project("project", cluster="frozen")
+    put_image(project.root)
+    write_profile(project.root, "frozen", "local", apptainer, mount)
+    project.start("--gpus-per-node", "1", sizes=SIZES)
+    project.freeze_at(1, 2)
+    done = project.dlbhpc("preempt", str(project.output.folder))
+    assert done.returncode == 0, done.stderr
+    project.wait_for_end()
+    assert project.report()["state"] == "completed"
+    assert project.ends()[-1] == "completed"
+    assert len(project.ends()) == 2
