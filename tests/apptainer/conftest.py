@@ -23,9 +23,11 @@ from dlbhpc.images.lock import Locked, lock_text
 from dlbhpc.images.program import find_program
 from dlbhpc.images.record import read_record
 from dlbhpc.images.spec import ImageSpec, load_image
-from dlbhpc.layout import CONTAINERS, Layout
+from dlbhpc.layout import CHECKOUT, CONTAINERS, Layout
 
 BASE, WHEELHOUSE = "DLBHPC_TEST_BASE", "DLBHPC_TEST_WHEELHOUSE"
+KEPT = CHECKOUT / ".cache" / "test-image"
+"""The project root in which the image is kept, until ``make clean``."""
 
 
 @pytest.fixture(scope="session")
@@ -69,28 +71,24 @@ def build_in(spec: ImageSpec, base: Base, wheelhouse: Path) -> Callable[[Path], 
 
 
 @pytest.fixture(scope="session")
-def image(
-    build_in: Callable[[Path], Built], tmp_path_factory: pytest.TempPathFactory, worker_id: str
-) -> Path:
-    """The image, built once for all pytest workers. It is only read."""
-    own = tmp_path_factory.getbasetemp()
-    root = (own if worker_id == "master" else own.parent) / "image"
-    root.mkdir(exist_ok=True)
-    with root.with_suffix(".lock").open("w") as lock:
+def image(build_in: Callable[[Path], Built]) -> Path:
+    """The image, built once for all pytest workers and kept for the next time. It is only read."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with KEPT.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return build_in(root).path
+        return build_in(KEPT).path
 
 
 @pytest.fixture(scope="session")
 def put_image(image: Path) -> Callable[[Path], Path]:
-    """Give a project root the image, as if it was built there; the file is a link to the one."""
+    """Give a project root the image, as if it was built there; a copy of the file."""
 
     def put(root: Path) -> Path:
         layout = Layout.at(root)
         layout.images.mkdir(parents=True)
         record = read_record(Layout.at(image.parents[1]), "reference")
         shutil.copy(image.parent / "reference.json", layout.images)
-        os.link(image, layout.images / record.file)
+        shutil.copyfile(image, layout.images / record.file)
         return layout.images / record.file
 
     return put
