@@ -11,6 +11,7 @@ from pathlib import Path
 
 _SECONDS = 30
 _HELPERS = ("squashfuse_ll", "squashfuse")
+_FUSE = Path("/dev/fuse")
 _NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 
@@ -44,7 +45,7 @@ def look(program: str) -> Means:
     return Means(
         root=os.geteuid() == 0,
         setuid=starter.is_file() and _is_setuid_root(starter.stat()),
-        fuse=Path("/dev/fuse").exists() and any(shutil.which(name, path=path) for name in _HELPERS),
+        fuse=_may_use(_FUSE) and any(shutil.which(name, path=path) for name in _HELPERS),
         namespaces=_has_namespaces(),
     )
 
@@ -57,6 +58,10 @@ def _starters(program: str) -> Path:
     except (OSError, subprocess.TimeoutExpired):
         return Path("/nonexistent")
     return Path(done.stdout.strip().removeprefix("LIBEXECDIR=")) / program / "bin"
+
+
+def _may_use(device: Path) -> bool:
+    return os.access(device, os.R_OK | os.W_OK)
 
 
 def _is_setuid_root(status: os.stat_result) -> bool:

@@ -24,8 +24,8 @@ APART = ("--containall", "--cleanenv", "--no-home")
 IMPORTS = "import torch, lightning, datasets; print(torch.__version__)"
 
 
-def said(*argv: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True)
+def said(*argv: str, cwd: str | None = None) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -49,17 +49,22 @@ def test_the_image_carries_its_labels_and_a_source_that_nobody_writes(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-def test_it_runs_for_a_user_without_privileges(apptainer: str, image: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        copy = Path(folder, "image.sif")
-        shutil.copyfile(image, copy)
+@pytest.mark.parametrize("mount", ["fuse", "unpacked"])
+def test_it_runs_for_a_user_without_privileges(apptainer: str, image: Path, mount: str) -> None:
+    if mount == "fuse" and Path("/dev/fuse").stat().st_mode & 0o006 != 0o006:
+        pytest.skip("/dev/fuse is open to root only")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        copy = Path(shutil.copy(image, Path(folder, "image.sif")))
+        shutil.chown(folder, "nobody")
         user = ["runuser", "-u", "nobody", "--", "env", f"HOME={folder}"]
-        argv = [*user, apptainer, "exec", *APART, str(copy)]
-        assert said(*argv, "id", "-un") == "nobody\n"
-        assert said(*argv, "python", "-c", IMPORTS) == said(
-            apptainer, "exec", *APART, str(copy), "python", "-c", IMPORTS
-        )
+        user += [f"APPTAINER_TMPDIR={folder}", f"APPTAINER_CACHEDIR={folder}"]
+        if mount == "unpacked":
+            said(*user, apptainer, "build", "--sandbox", f"{folder}/image", str(copy), cwd="/")
+            copy = Path(folder, "image")
+        argv = [apptainer, "exec", *APART, str(copy)]
+        assert said(*user, *argv, "id", "-un", cwd="/") == "nobody\n"
+        as_root = said(*argv, "python", "-c", IMPORTS)
+        assert said(*user, *argv, "python", "-c", IMPORTS, cwd="/") == as_root
 
 
 def test_a_second_build_gives_the_same_content_and_a_changed_byte_is_refused(
