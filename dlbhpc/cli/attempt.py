@@ -141,7 +141,7 @@ def _end(folder: Path, status: int) -> int:
 
     output = OutputLayout(folder.parent.parent)
     job = own_job(os.environ)
-    cause = own_cause(output, job)
+    cause = own_cause(output, job, int(folder.name))
     exceeded = memory_exceeded(output, int(folder.name))
     if status not in (0, REQUEUE):
         for line in last_words_of_failed_ranks(output, int(folder.name)):

@@ -97,17 +97,26 @@ class Cause(Enum):
     PREEMPTION = "it wants the job's place"
     TIME_LIMIT = "the job's time is over, or nearly"
     CANCEL = "somebody ends the job for good"
+    PREEMPTED_BACK = "it wanted the job's place, and the job is back in the queue"
     NODE_FAILURE = "a node was lost, and the job is back in the queue"
     TAKEN_BACK = "the job is back in the queue"
 
     @property
     def is_requeued(self) -> bool:
         """Whether the scheduler runs the job again by itself: then nobody else may ask it to."""
-        return self in (Cause.NODE_FAILURE, Cause.TAKEN_BACK)
+        return self in _BACK
 
+
+_BACK = {
+    Cause.PREEMPTED_BACK: Reason.PREEMPTED,
+    Cause.NODE_FAILURE: Reason.NODE_FAILURE,
+    Cause.TAKEN_BACK: Reason.INTERRUPTED,
+}
+"""Why an attempt ended whose job is back in the queue, if it could not end by itself."""
 
 _ASKED = {
     Cause.PREEMPTION: Reason.PREEMPTED,
+    Cause.PREEMPTED_BACK: Reason.PREEMPTED,
     Cause.TIME_LIMIT: Reason.TIME_LIMIT,
     Cause.NODE_FAILURE: Reason.NODE_FAILURE,
 }
@@ -150,10 +159,8 @@ def reason_of(ending: Ending) -> Reason:
         if ending.attempts_without_step >= NO_PROGRESS_LIMIT:
             return Reason.NO_PROGRESS
         return _ASKED.get(ending.cause, Reason.UNKNOWN)
-    if ending.cause is Cause.NODE_FAILURE:
-        return Reason.NODE_FAILURE
-    if ending.cause is Cause.TAKEN_BACK:
-        return Reason.INTERRUPTED
+    if ending.cause in _BACK:
+        return _BACK[ending.cause]
     if ending.status == 0:
         return Reason.STOPPED_EARLY
     if ending.memory_exceeded:

@@ -28,6 +28,19 @@ _MEMORY = re.compile(
 )
 
 
+# A node's step daemon says so in the job's log when Slurm ends the job's tasks.
+_DUE_TO = re.compile(
+    r"^slurmstepd\S*: error: \*\*\* (?:JOB|STEP) .* DUE TO "
+    r"(PREEMPTION|NODE FAILURE|TIME LIMIT)\b",
+    re.MULTILINE,
+)
+_BY_WORDS = {
+    "PREEMPTION": Reason.PREEMPTED,
+    "NODE FAILURE": Reason.NODE_FAILURE,
+    "TIME LIMIT": Reason.TIME_LIMIT,
+}
+
+
 @dataclass(frozen=True)
 class JobNow:
     """A job as the controller sees it at this moment.
@@ -113,8 +126,17 @@ def memory_exceeded(output: OutputLayout, number: int) -> bool:
     return _MEMORY.search(end_of_log(output, number)) is not None
 
 
-def own_cause(output: OutputLayout, job: Job) -> Cause:
-    """What its scheduler says of the job that this process runs in, whose tasks have ended."""
+def told_in_log(output: OutputLayout, number: int) -> Reason | None:
+    """Why Slurm ended an attempt's tasks, in its own words in the job's log; None without any."""
+    found = _DUE_TO.search(end_of_log(output, number))
+    return _BY_WORDS[found[1]] if found else None
+
+
+def own_cause(output: OutputLayout, job: Job, number: int) -> Cause:
+    """What its scheduler says of the job that this process runs in, whose tasks have ended.
+
+    ``number`` is the attempt's.
+    """
     if was_cancelled(output.job, job.job_id):
         return Cause.CANCEL
     # Slurm does not know of what we asked for; the local scheduler asks for nothing else.
@@ -122,9 +144,14 @@ def own_cause(output: OutputLayout, job: Job) -> Cause:
         return Cause.PREEMPTION
     warning = read_run(output).grace_seconds
     cause = cause_of(look_at(job.job_id), job.restart_count, warning, time.time())
-    if cause is Cause.TAKEN_BACK and has_lost_node(job.node_list):
-        return Cause.NODE_FAILURE
-    return cause
+    if cause is not Cause.TAKEN_BACK:
+        return cause
+    # A job that is back in the queue shows nothing of why it was taken back.
+    told = told_in_log(output, number)
+    if told is Reason.PREEMPTED:
+        return Cause.PREEMPTED_BACK
+    lost = told is Reason.NODE_FAILURE or has_lost_node(job.node_list)
+    return Cause.NODE_FAILURE if lost else Cause.TAKEN_BACK
 
 
 def silent_reasons(output: OutputLayout) -> Callable[[Attempt], Reason]:
@@ -136,10 +163,12 @@ def silent_reasons(output: OutputLayout) -> Callable[[Attempt], Reason]:
         cancelled = was_cancelled(output.job, attempt.job_id)
         job = accounted.get(attempt.job_id)
         state = job.state_of(attempt.restart_count) if job else None
-        # What is down now may have been up then; it counts where accounting knows nothing.
-        if state is None and not cancelled and has_lost_node(attempt.node_list):
-            return Reason.NODE_FAILURE
-        return reason_without_word(state, cancelled=cancelled)
+        if state is not None or cancelled:
+            return reason_without_word(state, cancelled=cancelled)
+        if told := told_in_log(output, attempt.number):
+            return told
+        # What is down now may have been up then, so that it counts last.
+        return Reason.NODE_FAILURE if has_lost_node(attempt.node_list) else Reason.INTERRUPTED
 
     return why
 

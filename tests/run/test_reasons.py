@@ -121,6 +121,18 @@ CASES = [
         Reason.NODE_FAILURE,
         1,
     ),
+    (
+        "preempted, and back in the queue",
+        ASKED | {"cause": Cause.PREEMPTED_BACK},
+        Reason.PREEMPTED,
+        REQUEUE,
+    ),
+    (
+        "preempted without time to save",
+        {"status": 137, "cause": Cause.PREEMPTED_BACK},
+        Reason.PREEMPTED,
+        REQUEUE,
+    ),
     ("the job is back in the queue", {"cause": Cause.TAKEN_BACK}, Reason.INTERRUPTED, 1),
     (
         "the third attempt without a step",

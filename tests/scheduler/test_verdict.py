@@ -23,6 +23,7 @@ from dlbhpc.scheduler.verdict import (
     own_cause,
     parse_job,
     silent_reasons,
+    told_in_log,
 )
 
 GRACE = 120
@@ -130,13 +131,13 @@ def test_what_we_asked_for_ourselves_need_not_be_asked_of_slurm(
 ) -> None:
     stub(tmp_path, monkeypatch, scontrol="exit 1")
     job = Job("41", 0, "slurm")
-    assert own_cause(output, job) is Cause.UNKNOWN
+    assert own_cause(output, job, 1) is Cause.UNKNOWN
     mark_preempted(output.job, "41")
-    assert own_cause(output, job) is Cause.PREEMPTION
+    assert own_cause(output, job, 1) is Cause.PREEMPTION
     # The note is for one stop, not for the next one of the same job.
-    assert own_cause(output, job) is Cause.UNKNOWN
+    assert own_cause(output, job, 1) is Cause.UNKNOWN
     mark_cancelled(output.job, "41")
-    assert own_cause(output, job) is Cause.CANCEL
+    assert own_cause(output, job, 1) is Cause.CANCEL
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_job_that_is_requeued_with_a_node_down_has_lost_it(
     scontrol = f"echo '{shown(JobState='COMPLETING', Restarts='1').strip()}'"
     sinfo = f'[[ "$*" == *"--nodes=n[1-2]"* ]] && {{ {states}; }}'
     stub(tmp_path, monkeypatch, scontrol=scontrol, sinfo=sinfo)
-    assert own_cause(output, Job("41", 0, "slurm", node_list="n[1-2]")) is cause
+    assert own_cause(output, Job("41", 0, "slurm", node_list="n[1-2]"), 1) is cause
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,50 @@ def test_why_an_attempt_ended_that_could_not_say_so(
     assert silent_reasons(output)(attempt) is reason
 
 
+def write_log(output: OutputLayout, number: int, earlier: str, words: str) -> None:
+    """A job's log in which this attempt's part begins behind what an earlier one wrote."""
+    log = output.folder / "log"
+    log.write_text(earlier + words)
+    output.attempt(number).mkdir(parents=True, exist_ok=True)
+    record = {"attempt": number, **Job("41", 0, "slurm", node_list="n1").record()}
+    record["log"] = {"path": str(log), "offset": len(earlier)}
+    write_json(output.attempt(number) / "attempt.json", record)
+
+
+DUE_TO = "slurmstepd-n1: error: *** STEP 41.0 ON n1 CANCELLED AT 2026-11-30T20:15:25 DUE TO {}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "cause"),
+    [
+        (DUE_TO.format("PREEMPTION ***"), Reason.PREEMPTED, Cause.PREEMPTED_BACK),
+        (
+            DUE_TO.format("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"),
+            Reason.NODE_FAILURE,
+            Cause.NODE_FAILURE,
+        ),
+        (DUE_TO.format("TIME LIMIT ***"), Reason.TIME_LIMIT, Cause.TAKEN_BACK),
+        (DUE_TO.format("JOB REQUEUE ***"), None, Cause.TAKEN_BACK),
+        ("the loss was high, DUE TO PREEMPTION\n", None, Cause.TAKEN_BACK),
+    ],
+)
+def test_why_slurm_took_a_job_back_stands_in_this_attempts_part_of_its_log(
+    output: OutputLayout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    reason: Reason | None,
+    cause: Cause,
+) -> None:
+    scontrol = f"echo '{shown(JobState='COMPLETING', Restarts='1').strip()}'"
+    stub(tmp_path, monkeypatch, scontrol=scontrol, sinfo="echo idle", sacct="exit 1")
+    write_log(output, 2, DUE_TO.format("PREEMPTION ***"), words)
+    assert told_in_log(output, 2) is reason
+    assert own_cause(output, Job("41", 0, "slurm", node_list="n1"), 2) is cause
+    (attempt,) = read_attempts(output)
+    assert silent_reasons(output)(attempt) is (reason or Reason.INTERRUPTED)
+
+
 EARLIER = "slurmstepd: error: Detected 1 oom-kill event(s)\n"
 
 
@@ -212,11 +257,6 @@ def test_too_much_memory_is_told_by_slurm_in_this_attempts_part_of_the_log(
     tmp_path: Path, words: str, exceeded: bool
 ) -> None:
     output = OutputLayout(tmp_path)
-    log = tmp_path / "log"
-    log.write_text(EARLIER + words)
     assert not memory_exceeded(output, 2)
-    output.attempt(2).mkdir(parents=True)
-    write_json(
-        output.attempt(2) / "attempt.json", {"log": {"path": str(log), "offset": len(EARLIER)}}
-    )
+    write_log(output, 2, EARLIER, words)
     assert memory_exceeded(output, 2) is exceeded

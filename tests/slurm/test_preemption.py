@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -11,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.run.history import read_attempts, steps_repeated
-from dlbhpc.scheduler.processes import send
+from dlbhpc.scheduler.processes import marked, send
 from slurm.devcluster.cluster import Cluster
 from tests.project import Project, eventually, identical
-from tests.slurm.conftest import PATIENT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 pytest.importorskip("torch", reason="trains a real model")
@@ -29,6 +29,25 @@ def preempt(cluster: Cluster) -> None:
     """A job of a higher priority wants all nodes, for a moment."""
     options = ("--partition=high", "--nodes=4", "--exclusive", "--output=/dev/null")
     cluster.run("sbatch", *options, "--wrap=sleep 1")
+
+
+def preempt_without_a_moment(cluster: Cluster, job: str) -> None:
+    """Preempt a job that gets no time to act.
+
+    Slurm lets a job's processes go on and leaves them KillWait, which is never quite nothing: they
+    are stopped again and again until they are gone.
+    """
+    processes = marked("SLURM_JOB_ID", job)
+    send(processes, signal.SIGSTOP)
+    preempt(cluster)
+
+    def gone() -> bool:
+        for _ in range(50):  # More often than it takes to make a step and save it.
+            send(processes, signal.SIGSTOP)
+            time.sleep(0.001)
+        return not set(processes) & set(marked("SLURM_JOB_ID", job))
+
+    eventually(gone, "Slurm has killed the job's processes")
 
 
 def job_of(project: Project, attempt: int) -> str:
@@ -114,8 +133,8 @@ def test_without_grace_it_repeats_no_more_than_one_saving_interval(
     straight: Straight,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of ours is alive to act: Slurm requeues, or (CANCEL) the user says `requeue`."""
-    cluster = start_cluster(accounting=True, **PATIENT)
+    """Nothing of ours can act: Slurm requeues, or (CANCEL) the user says `requeue`."""
+    cluster = start_cluster(accounting=True, kill_wait_seconds=0)
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
     project = new_project("project", cluster="devcluster")
@@ -123,13 +142,13 @@ def test_without_grace_it_repeats_no_more_than_one_saving_interval(
     project.start(*SHAPE, "--partition", "requeue-now", sizes=sizes)
     freeze_behind(project, 1, least=MILESTONE + 1)
     job = job_of(project, 1)
-    preempt(cluster)
+    preempt_without_a_moment(cluster, job)
     eventually(lambda: "Restarts=1 " in cluster.run("scontrol", "show", "job", job), "it requeues")
     cluster.run("scontrol", "update", f"jobid={job}", "partition=cancel-now")
     freeze_behind(project, 2, least=2 * MILESTONE + 1)
     alive = project.dlbhpc("requeue", str(project.output.folder))
     assert (alive.returncode, "still alive" in alive.stderr) == (2, True)
-    preempt(cluster)
+    preempt_without_a_moment(cluster, job)
     project.wait_for_end()
     assert project.ends() == ["preempted", None], "the accounting told why the first one ended"
     again = project.dlbhpc("requeue", str(project.output.folder))
