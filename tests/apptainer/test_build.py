@@ -111,10 +111,11 @@ def test_a_build_neither_sees_nor_touches_the_hosts_temporary_folders(
     )
     (tmp_path / "tmp").mkdir()
     lines: list[str] = []
-    argv = build_argv(apptainer, tmp_path / "image.sif", tmp_path, None)
+    argv = build_argv(apptainer, tmp_path / "image", tmp_path, None)
+    argv.insert(2, "--sandbox")  # %post is what matters, and a folder is made sooner than a file
     run(argv, tmp_path, {"APPTAINER_TMPDIR": str(tmp_path / "tmp")}, lines.append)
     assert "seen: /tmp: /var/tmp:" in lines
     for path in canaries:
         assert path.exists()
         assert not path.with_name(f"{path.name}.written").exists()
-    shutil.rmtree(tmp_path / "empty")
+    shutil.rmtree(tmp_path)
