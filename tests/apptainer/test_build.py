@@ -48,6 +48,12 @@ def test_the_image_carries_its_labels_and_a_source_that_nobody_writes(
     assert said(apptainer, "exec", *APART, str(image), "sh", "-c", script) == ""
 
 
+@pytest.mark.parametrize("status", [0, 1, 75, 135])
+def test_exit_statuses_pass_through(apptainer: str, image: Path, status: int) -> None:
+    argv = [apptainer, "exec", *APART, str(image), "sh", "-c", f"exit {status}"]
+    assert subprocess.run(argv).returncode == status
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 @pytest.mark.parametrize("mount", ["fuse", "unpacked"])
 def test_it_runs_for_a_user_without_privileges(apptainer: str, image: Path, mount: str) -> None:
