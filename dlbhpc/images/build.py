@@ -135,7 +135,8 @@ def build_argv(program: str, image: Path, work: Path, wheelhouse: Path | None) -
 
     The builder's own test would run with the user's home and /tmp: the image is tested afterwards.
     """
-    argv = [program, "build", "--notest"]
+    # Forced, our fixed build date goes over the builder's own, which would differ each time.
+    argv = [program, "build", "--notest", "--force"]
     if os.geteuid() != 0:
         argv.append("--fakeroot")
     for place in _HIDDEN:

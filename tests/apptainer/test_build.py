@@ -48,6 +48,12 @@ def test_the_image_carries_its_labels_and_a_source_that_nobody_writes(
     assert said(apptainer, "exec", *APART, str(image), "sh", "-c", script) == ""
 
 
+@pytest.mark.parametrize("status", [0, 1, 75, 135])
+def test_exit_statuses_pass_through(apptainer: str, image: Path, status: int) -> None:
+    argv = [apptainer, "exec", *APART, str(image), "sh", "-c", f"exit {status}"]
+    assert subprocess.run(argv).returncode == status
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 @pytest.mark.parametrize("mount", ["fuse", "unpacked"])
 def test_it_runs_for_a_user_without_privileges(apptainer: str, image: Path, mount: str) -> None:
@@ -111,10 +117,11 @@ def test_a_build_neither_sees_nor_touches_the_hosts_temporary_folders(
     )
     (tmp_path / "tmp").mkdir()
     lines: list[str] = []
-    argv = build_argv(apptainer, tmp_path / "image.sif", tmp_path, None)
+    argv = build_argv(apptainer, tmp_path / "image", tmp_path, None)
+    argv.insert(2, "--sandbox")  # %post is what matters, and a folder is made sooner than a file
     run(argv, tmp_path, {"APPTAINER_TMPDIR": str(tmp_path / "tmp")}, lines.append)
     assert "seen: /tmp: /var/tmp:" in lines
     for path in canaries:
         assert path.exists()
         assert not path.with_name(f"{path.name}.written").exists()
-    shutil.rmtree(tmp_path / "empty")
+    shutil.rmtree(tmp_path)

@@ -15,6 +15,7 @@ from dlbhpc.run.record import read_run
 from slurm.devcluster.cluster import Cluster
 from tests.project import Project, identical
 from tests.slurm.conftest import cluster, project, straight, worker_cluster
+from tests.slurm.test_preemption import preempt
 
 __all__ = ["cluster", "project", "straight", "worker_cluster"]
 
@@ -64,8 +65,8 @@ def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
     assert inside["APPTAINER_CONTAINER"] == str(image)
     assert inside["SITE_VARIABLE"] == "enters"
     assert inside["HOME"] == str(frozen.output.temporary / "home")
-    done = frozen.dlbhpc("preempt", str(frozen.output.folder))
-    assert done.returncode == 0, done.stderr
+    # Slurm continues what stands still before it asks it to stop.
+    preempt(cluster)
     frozen.wait_for_end()
     report = frozen.report()
     assert report["state"] == "completed"

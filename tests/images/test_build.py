@@ -80,7 +80,7 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
     make()
     argv = fake_apptainer.read_text().split("\n")
     rootless = [] if os.geteuid() == 0 else ["--fakeroot"]
-    assert argv[: len(rootless) + 2] == ["build", "--notest", *rootless]
+    assert argv[: len(rootless) + 3] == ["build", "--notest", "--force", *rootless]
     assert argv[-2] == "image.def"
     stage = Path(f"{fake_apptainer}.stage")
     assert (stage / "source" / "dlbhpc" / "reference" / "main.py").is_file()
