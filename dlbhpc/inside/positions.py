@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
+import torch
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 
@@ -33,7 +34,13 @@ def _positioned(loader: Any) -> Optional[Callable[[int], None]]:
     sampler = getattr(loader.batch_sampler, "sampler", None)
     if not isinstance(sampler, (DistributedSampler, SequentialSampler)):
         return None
-    batches = PositionedBatches(loader.batch_sampler)
+    # Lightning deals out another sampler's order where that is of no class that it knows: that of
+    # torchdata's loaders, whose seed depends on all that ran before it was made.
+    dealt_out = getattr(getattr(sampler, "dataset", None), "_sampler", None)
+    generator = getattr(dealt_out, "generator", None)
+    if dealt_out is not None and not isinstance(generator, torch.Generator):
+        return None
+    batches = PositionedBatches(loader.batch_sampler, generator)
     # A loader refuses another sampler once it is made, and one with persistent workers would go on
     # with the iterator that has the old one.
     loader.__dict__.update(batch_sampler=batches, _iterator=None)
@@ -46,9 +53,13 @@ class PositionedBatches:
     Its length stays the whole epoch's, from which Lightning counts.
     """
 
-    def __init__(self, batches: Any) -> None:
-        """``batches`` is a batch sampler whose order is the same whenever an epoch is repeated."""
+    def __init__(self, batches: Any, generator: Optional[torch.Generator] = None) -> None:
+        """``batches`` is a batch sampler whose order is the same whenever an epoch is repeated.
+
+        A ``generator`` that the order is drawn from is seeded by the epoch, the same on all ranks.
+        """
         self._batches = batches
+        self._generator = generator
         self._left_out = 0
 
     @property
@@ -68,5 +79,7 @@ class PositionedBatches:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
+        if self._generator is not None:
+            self._generator.manual_seed(self.sampler.seed + self.sampler.epoch)
         # Only indices are drawn for what is left out: no sample of it is loaded.
         return itertools.islice(iter(self._batches), self._left_out, None)

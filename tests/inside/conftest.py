@@ -18,6 +18,8 @@ import pytest
 from dlbhpc.steps import begin_attempt, recover
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ROOT / ".cache" / "upstream-packages"
+"""Holds torchdata, where it was installed; behind everything else on the path."""
 CONTRACT = {"objective": "toy", "seed": 1}
 
 
@@ -148,7 +150,7 @@ class Zygote:
     """A process with one version of Lightning imported, that forks runs; see zygote.py."""
 
     def __init__(self, lightning: Path | None) -> None:
-        path = [str(folder) for folder in (lightning, ROOT) if folder is not None]
+        path = [str(folder) for folder in (lightning, ROOT, PACKAGES) if folder is not None]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PL_"))}
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlbhpc.exit_status import REQUEUE
+from tests.inside.conftest import PACKAGES
 
 
 def interrupted(toy, stops, send="TERM", **options):
@@ -63,6 +64,13 @@ HAZARDS = {
         "persistent": True,
         "accumulation": 2,
     },
+    "5: the stateful loader of sdtt": {
+        "loader": "stateful",
+        "epochs": 2,
+        "samples": 12,
+        "workers": 1,
+        "persistent": True,
+    },
     "6: the teacher and the step of time of sdtt": {"teacher": "sdtt", "samples": 16},
     "7: the teacher of duo's distillation": {"teacher": "duo", "samples": 16},
     "7: the same on two ranks": {"teacher": "duo", "samples": 28, "devices": 2},
@@ -72,6 +80,8 @@ HAZARDS = {
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_hazard(toy, hazard):
     options = HAZARDS[hazard]
+    if options.get("loader") == "stateful" and not (PACKAGES / "torchdata").is_dir():
+        pytest.skip(f"torchdata is absent; 'make .cache/{PACKAGES.name}' installs it")
     whole = straight(toy, **options)
     total = whole.final()[0]["step"]
     run = interrupted(toy, [1, total // 2, total // 2 + 1, total - 1], **options)

@@ -36,7 +36,8 @@ DEFAULTS = {
     "workers": 0,
     "persistent": False,
     "resumable": True,  # the batch sampler has resume_at
-    "loader": "own",  # "plain": as Lightning makes it; "installed": by the module, as it starts
+    # "plain": as Lightning makes it; "installed": by the module, as it starts; "stateful": torchdata's
+    "loader": "own",
     "teacher": None,  # "sdtt" or "duo": replaced by the student every 3 steps
     "validate_every": None,  # micro-batches
     "validation_batches": 4,
@@ -238,6 +239,10 @@ class Toy(pl.LightningModule):
 
     def train_dataloader(self):
         samples = Samples(0, OPTIONS["samples"])
+        if OPTIONS["loader"] == "stateful":
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            return StatefulDataLoader(samples, 2, shuffle=True, drop_last=True, **workers())
         if OPTIONS["loader"] != "own":
             return DataLoader(samples, 2, shuffle=True, **workers())
         batches = Batches(OPTIONS["samples"], 2, self.global_rank, self.trainer.world_size)
