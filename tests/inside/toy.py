@@ -36,7 +36,7 @@ DEFAULTS = {
     "workers": 0,
     "persistent": False,
     "resumable": True,  # the batch sampler has resume_at
-    # "plain": as Lightning makes it; "installed": by the module as it starts; "stateful": torchdata's
+    # "plain": as Lightning makes it; "installed": by the module; "stateful": of torchdata
     "loader": "own",
     "teacher": None,  # "sdtt" or "duo": replaced by the student every 3 steps
     "validate_every": None,  # micro-batches
