@@ -44,10 +44,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	    lightning==$* 'setuptools<81'  # it imports pkg_resources, which newer ones lack
 	@mv $@.part $@
 
-$(UPSTREAM_PACKAGES): $(VENV)/.installed tests/upstreams/requirements.txt
+$(UPSTREAM_PACKAGES): $(VENV)/.installed tests/pinned_upstreams/requirements.txt
 	rm -rf $@ $@.part
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.part \
-	    --requirement tests/upstreams/requirements.txt
+	    --requirement tests/pinned_upstreams/requirements.txt
 	@mv $@.part $@ && touch $@
 
 demo: $(VENV)/.installed  ## train, preempt, resume and finish a real recipe on this machine

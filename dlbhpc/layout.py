@@ -228,6 +228,11 @@ class OutputLayout:
         return self.checkpoints / "last.ckpt"
 
     @property
+    def upstream_saves(self) -> tuple[Path, ...]:
+        """Where upstreams save besides: rdlm for preemptions, the sdtt family after each round."""
+        return self.folder / "checkpoints-meta", self.folder / "student_checkpoints"
+
+    @property
     def attempts(self) -> Path:
         return self.folder / "attempts"
 

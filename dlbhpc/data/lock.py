@@ -39,6 +39,8 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
                 os.utime(path)
             except FileNotFoundError:
                 return
+            except OSError:
+                continue  # a file system that stumbles: the next beat may come through
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

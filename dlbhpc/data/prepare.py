@@ -155,8 +155,10 @@ def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) ->
     }
     (partial / "source.json").unlink()
     if processed.exists():  # without a manifest: nothing that was ever finished
-        processed.rename(processed.with_name(f".{processed.name}.unfinished"))
-        shutil.rmtree(processed.with_name(f".{processed.name}.unfinished"))
+        unfinished = processed.with_name(f".{processed.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process killed as it removed it
+        processed.rename(unfinished)
+        shutil.rmtree(unfinished)
     partial.rename(processed)
     temporary = manifest_path.with_name(f".{manifest_path.name}.{os.getpid()}")
     arrow.write_text(temporary, json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlbhpc.data.blocks import Blocks, to_blocks
+from dlbhpc.data.lock import exclusive
 from dlbhpc.data.manifest import (
     SCHEMA_VERSION,
     ManifestError,
@@ -22,6 +23,7 @@ from dlbhpc.data.manifest import (
     read_manifest,
     verify_processed,
 )
+from dlbhpc.files import write_bytes
 from dlbhpc.layout import Layout
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def prepare_pydoc(root: Path) -> Path:
 
     The data is built beside its place and renamed into it, the manifest comes last: prepared is
     what has a manifest. Data that is there already is compared with its manifest and left alone.
+    One process prepares, others wait.
     The bytes depend on the text and on the libraries' versions, not on threads, time or place.
 
     Raises:
@@ -49,23 +52,15 @@ def prepare_pydoc(root: Path) -> Path:
     layout = Layout.at(root)
     processed = layout.processed(f"{DATASET}-bpe-{SEQUENCE_LENGTH}")
     manifest = layout.manifest(DATASET)
-    if manifest.exists():
-        _verify(manifest, processed)
-        print(f"{DATASET}: already prepared, {processed} matches {manifest}", flush=True)
-        return manifest
-
-    processed.parent.mkdir(parents=True, exist_ok=True)
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{DATASET}-", dir=processed.parent) as scratch:
-        built = Path(scratch, "built")
-        content = _build(built)
-        if processed.exists():  # without a manifest: left behind by an interrupted preparation
-            processed.rename(Path(scratch, "unfinished"))
-        built.rename(processed)
-        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-        Path(scratch, manifest.name).write_text(text, encoding="utf-8")
-        Path(scratch, manifest.name).replace(manifest)
-    print(f"{DATASET}: prepared, manifest {manifest}", flush=True)
+    if not manifest.exists():
+        processed.parent.mkdir(parents=True, exist_ok=True)
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(processed.parent / f".{processed.name}.lock", f"preparing {DATASET}"):
+            if not manifest.exists():
+                _prepare(processed, manifest)
+                return manifest
+    _verify(manifest, processed)
+    print(f"{DATASET}: already prepared, {processed} matches {manifest}", flush=True)
     return manifest
 
 
@@ -93,6 +88,17 @@ def train_tokenizer(documents: Iterable[str]) -> Tokenizer:
     )
     tokenizer.train_from_iterator(documents, trainer)
     return tokenizer
+
+
+def _prepare(processed: Path, manifest: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".{DATASET}-", dir=processed.parent) as scratch:
+        built = Path(scratch, "built")
+        content = _build(built)
+        if processed.exists():  # without a manifest: left behind by an interrupted preparation
+            processed.rename(Path(scratch, "unfinished"))
+        built.rename(processed)
+    write_bytes(manifest, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+    print(f"{DATASET}: prepared, manifest {manifest}", flush=True)
 
 
 def _build(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.inputs.teacher.adapt import Adaptation, check_teacher, ensure_adapted, is_adapted
 from dlbhpc.inputs.teacher.family import check_family
-from dlbhpc.inputs.teacher.loading import load_checkpoint, state_of
+from dlbhpc.inputs.teacher.loading import check_content, load_checkpoint, state_of
 from dlbhpc.inputs.teacher.names import Backbone
 from dlbhpc.inputs.teacher.transform import Vocabulary
 from dlbhpc.layout import OutputLayout
@@ -83,6 +83,7 @@ def _check_unadapted(teacher: Path, family: str) -> None:
     content = load_checkpoint(teacher)
     check_family(content, family, teacher)
     state_of(content, teacher)
+    check_content(teacher)
     if "ema" not in content:
         raise DlbhpcError(
             f"the teacher {teacher} holds no EMA, which the student's upstream loads: take the "

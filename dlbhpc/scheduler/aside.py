@@ -19,6 +19,7 @@ def set_aside(output: OutputLayout) -> Path | None:
             output.attempts,
             *steps,
             output.checkpoints,
+            *output.upstream_saves,
             output.evaluation,
             output.composed_config,
             output.provenance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -93,3 +94,21 @@ def test_a_lock_taken_over_is_not_removed_by_its_former_owner(tmp_path: Path) ->
     with exclusive(path, "slow"):
         path.write_text(json.dumps({"token": "another", "host": "elsewhere"}))
     assert path.exists()
+
+
+def test_the_owner_goes_on_touching_it_where_the_file_system_stumbles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_BEAT_SECONDS", 0.01)
+    touch, beats = os.utime, threading.Semaphore(0)
+    failures = iter([OSError(errno.ESTALE, "stale")])
+
+    def stumble(path: Path) -> None:
+        if error := next(failures, None):
+            raise error
+        touch(path)
+        beats.release()
+
+    monkeypatch.setattr(lock.os, "utime", stumble)  # type: ignore[attr-defined]
+    with exclusive(tmp_path / "a.lock", "beating"):
+        assert beats.acquire(timeout=60)

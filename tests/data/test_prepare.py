@@ -171,6 +171,16 @@ def test_killed_with_all_its_processes_it_leaves_nothing_that_looks_prepared(
     assert left == {small.processed.name}
 
 
+def test_what_a_preparation_killed_in_its_last_moves_left_does_not_stop_the_next(
+    small: Small,
+) -> None:
+    small.manifest.unlink()
+    unfinished = small.processed.with_name(f".{small.processed.name}.unfinished")
+    shutil.copytree(small.processed, unfinished)
+    prepare_pinned(small.dataset, small.pins, small.layout, processes=1)
+    assert [path.name for path in small.processed.parent.iterdir()] == [small.processed.name]
+
+
 def test_documents_are_read_across_files_and_row_groups(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet

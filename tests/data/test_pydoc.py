@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -14,7 +16,7 @@ import pytest
 from datasets import load_from_disk
 from tokenizers import Tokenizer
 
-from dlbhpc.data import ManifestError, prepare_pydoc, read_manifest
+from dlbhpc.data import ManifestError, prepare_pydoc, pydoc, read_manifest
 from dlbhpc.data.pydoc import split_topics
 
 PROCESSED = Path("data", "processed", "pydoc-bpe-128")
@@ -115,3 +117,25 @@ def test_manifest_of_other_data_is_refused(prepared: Path, tmp_path: Path) -> No
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "dataset": "lm1b"}))
     with pytest.raises(ManifestError, match="is for dataset 'lm1b'"):
         prepare_pydoc(root)
+
+
+def test_two_that_prepare_at_once_make_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = []
+
+    def slowly(folder: Path) -> dict[str, object]:
+        built.append(folder)
+        (folder / "tokenizer").mkdir(parents=True)
+        # The other one has time to come by before this one is done.
+        deadline = time.monotonic() + 60
+        while "waiting for" not in (said := capsys.readouterr().out) and len(built) == 1:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+        return {}
+
+    monkeypatch.setattr(pydoc, "_build", slowly)
+    monkeypatch.setattr(pydoc, "_verify", lambda manifest, processed: None)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prepare_pydoc, [tmp_path, tmp_path]))
+    assert len(built) == 1

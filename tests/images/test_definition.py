@@ -164,6 +164,23 @@ def test_the_version_of_dlbhpc_alone_makes_no_other_image() -> None:
     assert digest != inputs_digest(other, base, "bundled-1", {})
 
 
+@pytest.mark.parametrize("left", [["venv"], ["dlbhpc/build/packages/wheels.txt", "venv"], []])
+def test_a_folder_of_the_host_over_our_own_stops_the_script_before_it_writes(
+    tmp_path: Path, left: list[str]
+) -> None:
+    post = sections(definition(load_image("reference")))["post"]
+    for name in left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    before = sorted(tmp_path.rglob("*"))
+    # No Python is found: without the refusal the script ends as well, but later.
+    script = post.replace("/opt/", f"{tmp_path}/").replace("command -v python", "command -v no-")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "/opt is the host's" in done.stderr.replace(f"{tmp_path}", "/opt")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_removes_nothing_that_may_be_the_hosts(name: str) -> None:
     """The builder mounts the host's /tmp and more into %post: a sweep there empties the host's."""

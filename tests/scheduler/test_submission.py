@@ -81,13 +81,18 @@ def test_many_leases_cost_one_look_at_the_queue(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 1
 
 
-def test_starting_afresh_keeps_the_fence(run: Run) -> None:
+def test_starting_afresh_moves_every_save_away_and_keeps_the_fence(run: Run) -> None:
     output = run.launch.output
     ghost = begin_attempt(output.steps)
     (output.steps / "step-00000003").mkdir()
     output.attempts.mkdir()
+    for kept in ("checkpoints-meta/checkpoint.pth", "student_checkpoints/70000.ckpt"):
+        (output.folder / kept).parent.mkdir()
+        (output.folder / kept).touch()
     aside = set_aside(output)
     assert aside is not None
+    assert (aside / "checkpoints-meta/checkpoint.pth").is_file()
+    assert (aside / "student_checkpoints/70000.ckpt").is_file()
     assert (aside / "steps" / "step-00000003").is_dir()
     assert begin_attempt(output.steps) > ghost
     assert newest_attempt(output.steps) > ghost

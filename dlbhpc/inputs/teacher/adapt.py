@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlbhpc.inputs.teacher import names, transform
 from dlbhpc.inputs.teacher.family import check_family
-from dlbhpc.inputs.teacher.loading import load_checkpoint, state_of
+from dlbhpc.inputs.teacher.loading import check_content, load_checkpoint, state_of
 from dlbhpc.inputs.teacher.names import Backbone, TeacherError, keys_digest
 from dlbhpc.inputs.teacher.transform import Adapted, Vocabulary, adapt_state
 from dlbhpc.steps.files import regular_digest, replace_file, sync_folder
@@ -105,6 +105,7 @@ def ensure_adapted(
 def _adapted(source: Path, adaptation: Adaptation, trusted: bool) -> tuple[Adapted, str]:
     """The adapted state, and what told the teacher's family."""
     content = load_checkpoint(source, trusted=trusted)
+    check_content(source)
     evidence = check_family(content, adaptation.family, source)
     adapted = adapt_state(
         state_of(content, source),

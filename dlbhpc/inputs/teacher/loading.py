@@ -129,18 +129,47 @@ def load_checkpoint(path: Path, *, trusted: bool = False) -> Mapping[str, Any]:
 
 def check_archive(path: Path) -> None:
     """Refuse a file that is no whole checkpoint archive. Raises TeacherError."""
+    import torch
+
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name.rpartition("/")[2] for name in archive.namelist()]
+            entries = archive.infolist()
+        # Two readers may find two directories in one file: that of torch decides what it loads.
+        read = torch._C.PyTorchFileReader(str(path)).get_all_records()
     except FileNotFoundError:
         raise TeacherError(f"there is no checkpoint {path}") from None
+    except RuntimeError as error:  # of torch's own reader
+        raise TeacherError(f"{path} is no torch checkpoint: {error}") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise TeacherError(
             f"the checkpoint {path} is truncated, or is none that torch.save wrote in this decade "
             f"({error}): copy it again"
         ) from None
-    if names.count("data.pkl") != 1 or "constants.pkl" in names:
+    names = [entry.filename for entry in entries]
+    folder = names[0].partition("/")[0] if names else ""
+    if sorted(names) != sorted(f"{folder}/{name}" for name in read):
+        raise TeacherError(f"{path} is no torch checkpoint: it is not one plain archive")
+    if "data.pkl" not in read or "constants.pkl" in read:
         raise TeacherError(f"{path} is no torch checkpoint: it holds no single data.pkl")
+    # Mapped into memory, the packed bytes themselves would be taken for the tensors.
+    if packed := [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]:
+        raise TeacherError(
+            f"the checkpoint {path} was packed anew ({packed[0]}): take the original"
+        )
+
+
+def check_content(path: Path) -> None:
+    """Refuse an archive whose bytes are not those that were written: reads all of it.
+
+    Tensors that are mapped into memory are never compared with the archive's checksums.
+    """
+    with zipfile.ZipFile(path) as archive:
+        try:
+            torn = archive.testzip()
+        except (OSError, zipfile.BadZipFile) as error:
+            raise TeacherError(f"the checkpoint {path} is damaged ({error})") from None
+    if torn is not None:
+        raise TeacherError(f"the checkpoint {path} is damaged: {torn} differs from its checksum")
 
 
 def state_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -143,6 +143,8 @@ def _compact(tensor: Tensor) -> Tensor:
 
 
 def _check_finite(name: str, tensor: Tensor, where: str) -> None:
+    if tensor.nbytes > tensor.untyped_storage().nbytes():
+        raise TeacherError(f"{where}: {name} is larger than what the file holds of it")
     # In pieces: the comparison needs memory of the size of what it compares.
     flat = tensor.detach().reshape(-1)
     for start in range(0, len(flat), _CHUNK):

@@ -94,6 +94,16 @@ def test_a_current_adaptation_is_left_alone(place: Place) -> None:
     assert place.target.stat().st_mtime_ns == before
 
 
+def test_a_teacher_with_a_changed_byte_is_refused(place: Place) -> None:
+    data = bytearray(place.source.read_bytes())
+    tensor = make_state()["sigma_map.mlp.0.weight"].numpy().tobytes()
+    data[data.index(tensor)] ^= 1
+    place.source.write_bytes(data)
+    with pytest.raises(TeacherError, match=r"teacher\.ckpt is damaged: .* its checksum"):
+        place.ensure()
+    assert not place.target.exists()
+
+
 @pytest.mark.parametrize("damage", ["target", "provenance", "torn provenance", "no target"])
 def test_a_damaged_adaptation_is_made_again(place: Place, damage: str) -> None:
     place.ensure()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import subprocess
 import zipfile
 from pathlib import Path
@@ -123,6 +124,46 @@ def test_a_compiled_program_is_not_loaded(tmp_path: Path) -> None:
         archive.writestr("a/constants.pkl", pickle.dumps(()))
     with pytest.raises(TeacherError, match="is no torch checkpoint"):
         load_checkpoint(tmp_path / "a.ckpt")
+
+
+def directory(data: bytes) -> tuple[int, int, int]:
+    """Where the end record of an archive is, and the size and the place of its directory."""
+    end = data.rindex(b"PK\5\6")
+    return end, *struct.unpack("<II", data[end + 12 : end + 20])
+
+
+def test_a_compiled_program_behind_the_directory_of_a_checkpoint_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python finds the directory before the end record, torch the one that the end record names."""
+    program, harmless, both = tmp_path / "p.pt", tmp_path / "h.zip", tmp_path / "a.ckpt"
+    names = {program: ["x/data.pkl", "x/version", "x/constants.pkl"]}
+    names[harmless] = ["x/data.pkl", "x/version", "x/harmlessa.pkl"]
+    for path in (program, harmless):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names[path]:
+                archive.writestr(name, b"3" if name.endswith("version") else pickle.dumps({}))
+    hidden, shown = program.read_bytes(), harmless.read_bytes()
+    end, _, place = directory(hidden)
+    own_end = directory(shown)[0]
+    last = bytearray(shown[own_end:])
+    last[16:20] = struct.pack("<I", place)
+    both.write_bytes(hidden[:end] + shown[:own_end] + last)
+    with zipfile.ZipFile(both) as archive:
+        assert archive.namelist() == names[harmless]
+
+    monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("the program was loaded"))
+    with pytest.raises(TeacherError, match=r"a\.ckpt is no torch checkpoint"):
+        load_checkpoint(both)
+
+
+def test_a_checkpoint_that_was_packed_anew_is_refused(tmp_path: Path) -> None:
+    path, packed = save(tmp_path / "a.ckpt", make_state()), tmp_path / "packed.ckpt"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(TeacherError, match=r"packed\.ckpt was packed anew"):
+        load_checkpoint(packed)
 
 
 @pytest.mark.parametrize(

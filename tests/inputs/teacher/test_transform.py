@@ -90,6 +90,14 @@ def test_another_vocabulary_is_refused_by_its_size(how: str, vocab: int) -> None
         adapt(make_state(vocab), how)
 
 
+def test_a_tensor_that_repeats_a_little_memory_is_refused() -> None:
+    state = make_state(BASE)
+    name = "sigma_map.mlp.0.weight"
+    state[name] = torch.ones(1).expand(state[name].shape)
+    with pytest.raises(TeacherError, match=f"{name} is larger than what the file holds"):
+        adapt(state, MASKED)
+
+
 @pytest.mark.parametrize("how", [UNIFORM, MASKED])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("name", VOCABULARY)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.pinned_upstreams.conftest import finish, interrupt_twice, log
 from tests.project import Project, identical
-from tests.upstreams.conftest import finish, interrupt_twice, log
 
 ROUNDS = "steps=10,round=5,milestone=5"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tests.pinned_upstreams.conftest import at_neighbour, finish, interrupt_twice
 from tests.project import Project, identical
-from tests.upstreams.conftest import at_neighbour, finish, interrupt_twice
 
 SIZES = "steps=12,milestone=3"
 

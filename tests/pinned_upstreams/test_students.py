@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pinned_upstreams.conftest import at_neighbour, finish, interrupt_twice, log
 from tests.project import Project, identical
-from tests.upstreams.conftest import at_neighbour, finish, interrupt_twice, log
 
 ROUNDS = "steps=10,round=5,milestone=5"
 

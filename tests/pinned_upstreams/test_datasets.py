@@ -15,7 +15,7 @@ from dlbhpc.data.raw import TEXT, RawFiles, RawSplit
 from dlbhpc.data.trial import make_trial_raw
 from dlbhpc.layout import Layout
 from dlbhpc.recipe import Dataset, read_recipe, trial_of
-from tests.upstreams.conftest import CHECKOUTS
+from tests.pinned_upstreams.conftest import CHECKOUTS
 
 DRIVER = Path(__file__).with_name("dataset_driver.py")
 MODULES = {

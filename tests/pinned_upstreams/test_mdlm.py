@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.pinned_upstreams.conftest import ONE_THREAD, finish, log, tail
 from tests.project import Project, identical
-from tests.upstreams.conftest import ONE_THREAD, finish, log, tail
 
 SIZES = "steps=16,batch=500,milestone=4,blocks=1"
 SMALL = ("--per-device-batch-size", "125")
