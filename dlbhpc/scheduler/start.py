@@ -61,10 +61,11 @@ def start_slurm(
 
 def give_back(output: OutputLayout, lease: Lease) -> None:
     """Undo a submission of which no job was made."""
-    release(output.lease, lease.token)
     if not output.attempts.exists():
         # Nothing ever began here: other sizes may be tried in the same folder.
         output.run.unlink(missing_ok=True)
+    # Last: from here on another submission may write its own records.
+    release(output.lease, lease.token)
 
 
 def note_job(output: OutputLayout, lease: Lease, job_id: str) -> None:
