@@ -127,16 +127,18 @@ def requeue(job_id: str, patience: float = 60.0) -> str:
             return f"job {job_id} is requeued"
 
 
-def submit_again(job_id: str, batch_script: Path, *options: str) -> str:
-    """Submit a job's script once more, from within it; returns the new job's id.
+def submit_again(batch_script: Path, after: Iterable[str]) -> str:
+    """Submit a run's script once more, to run when the jobs ``after`` are over, however they end.
 
-    Of an array only the element itself, under its number.
+    Returns the new job's id.
     """
-    element = checked_id(job_id).partition("_")[2]
-    alone = [f"--array={element}"] if element else []
-    answer = slurm_command("sbatch", "--parsable", *alone, *options, str(batch_script))
-    new = answer.strip().partition(";")[0]
-    return f"{new}_{element}" if element else new
+    answer = slurm_command("sbatch", "--parsable", after_any(after), str(batch_script))
+    return answer.strip().partition(";")[0]
+
+
+def after_any(jobs: Iterable[str]) -> str:
+    """sbatch's option to wait for jobs: a job that is requeued is not over, a failed one is."""
+    return f"--dependency=afterany:{':'.join(map(checked_id, jobs))}"
 
 
 def release_hold(job_id: str) -> None:
