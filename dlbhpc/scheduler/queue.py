@@ -19,6 +19,8 @@ JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 _INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
 _FIELDS = "%i|%T|%r|%k"
 _HELD_STATES = ("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_MEANWHILE = ("unable to contact", "timed out", "zero bytes", "not connected", "in standby mode")
+"""What Slurm's commands say when its controller is busy or restarted: it may answer later."""
 _REFUSALS = ("permission denied", "disabled", "not supported")
 _RETRY_SECONDS = 2.0
 
@@ -120,7 +122,8 @@ def requeue(job_id: str, patience: float = 60.0) -> str:
                 return f"Slurm has requeued job {job_id} already"
             if any(refusal in words for refusal in _REFUSALS):
                 raise RequeueRefused(str(error)) from error
-            if "unable to contact" not in words or time.monotonic() > deadline:
+            later = any(meanwhile in words for meanwhile in _MEANWHILE)
+            if not later or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
         else:
