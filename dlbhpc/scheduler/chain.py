@@ -19,14 +19,19 @@ from dlbhpc.scheduler.submission import Jobs
 def links_behind(output: OutputLayout, job_id: str) -> list[QueuedJob]:
     """The jobs that wait behind this one to take its run over, in their order.
 
-    Slurm is only asked where the submission made any. Raises SlurmError.
+    Slurm is only asked where the submission made any, or where nobody can say whether it did.
+    Raises SlurmError.
     """
     lease = read_lease(output.lease)
     if lease is None:
         return []
-    ledger = read_ledger(output, lease.token)
-    if ledger is None or ledger.wanted == 1:
-        return []
+    try:
+        ledger = read_ledger(output, lease.token)
+    except DlbhpcError:
+        pass  # damaged
+    else:
+        if ledger is None or ledger.wanted == 1:
+            return []
     return [job for job in Jobs().tagged(lease) if job.job_id != job_id]
 
 
