@@ -52,6 +52,7 @@ def _begin(folder: Path) -> int:
     from dlbhpc.run.lease import LeaseHeld
     from dlbhpc.run.log import own_log
     from dlbhpc.scheduler.chain import teacher_jobs, wait_behind
+    from dlbhpc.scheduler.control import take_preempted
     from dlbhpc.scheduler.handle import tell_handle
     from dlbhpc.scheduler.own_job import own_job, own_lease
     from dlbhpc.scheduler.verdict import silent_reasons
@@ -67,6 +68,8 @@ def _begin(folder: Path) -> int:
         _say(f"{error}: nothing was started")
         return FENCED
     job = own_job(os.environ)
+    # What was asked of the execution before must not explain the end of this one.
+    take_preempted(output.job, job.job_id)
     teacher = teacher_jobs(output)
     if teacher:
         waiting = wait_behind(output, job.job_id, teacher)

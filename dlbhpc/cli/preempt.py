@@ -35,6 +35,7 @@ def ask(args: argparse.Namespace, action: str) -> int:
         leave,
         mark_cancelled,
         mark_preempted,
+        take_preempted,
         unmark_cancelled,
     )
     from dlbhpc.scheduler.processes import ProcessId
@@ -72,7 +73,15 @@ def ask(args: argparse.Namespace, action: str) -> int:
             unmark_cancelled(output.job, lease.job_id)
             raise
     else:
+        job = Jobs().queued(lease)
+        if job is None or job.state != "RUNNING":
+            state = job.state.lower() if job else "gone"
+            raise DlbhpcError(f"job {lease.job_id} is {state}: only a running one can save")
         mark_preempted(output.job, lease.job_id)
-        queue.ask_to_stop(lease.job_id)
+        try:
+            queue.ask_to_stop(lease.job_id)
+        except queue.SlurmError:
+            take_preempted(output.job, lease.job_id)
+            raise
     print(f"asked job {lease.job_id} to stop ({action})")
     return 0

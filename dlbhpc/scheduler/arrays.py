@@ -174,6 +174,9 @@ def _start(
         if not run.launch.resume:
             set_aside(outputs[number])
         outputs[number].job.mkdir(exist_ok=True)
+        # For going on by itself: the next array in this folder replaces the shared script.
+        alone = render(run.launch, profile, leases[number].token)
+        write_bytes(outputs[number].batch_script, alone.encode())
         write_ledger(outputs[number], ledgers[number])
         write_records(run)
     jobs = _sbatch(shared, script, outputs, leases)

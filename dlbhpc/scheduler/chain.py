@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
@@ -13,21 +12,26 @@ from dlbhpc.run.lease import read_lease, rewrite
 from dlbhpc.run.record import read_run
 from dlbhpc.run.teacher import is_pending
 from dlbhpc.scheduler.ledger import read_ledger
-from dlbhpc.scheduler.queue import QueuedJob, cancel, slurm_command, submit_again
-from dlbhpc.scheduler.submission import Jobs, array_of
+from dlbhpc.scheduler.queue import QueuedJob, cancel, checked_id, slurm_command, submit_again
+from dlbhpc.scheduler.submission import Jobs
 
 
 def links_behind(output: OutputLayout, job_id: str) -> list[QueuedJob]:
     """The jobs that wait behind this one to take its run over, in their order.
 
-    Slurm is only asked where the submission made any. Raises SlurmError.
+    Slurm is only asked where the submission made any, or where nobody can say whether it did.
+    Raises SlurmError.
     """
     lease = read_lease(output.lease)
     if lease is None:
         return []
-    ledger = read_ledger(output, lease.token)
-    if ledger is None or ledger.wanted == 1:
-        return []
+    try:
+        ledger = read_ledger(output, lease.token)
+    except DlbhpcError:
+        pass  # damaged
+    else:
+        if ledger is None or ledger.wanted == 1:
+            return []
     return [job for job in Jobs().tagged(lease) if job.job_id != job_id]
 
 
@@ -75,13 +79,14 @@ def unfinished_jobs(output: OutputLayout) -> tuple[str, ...]:
 def take_turns(output: OutputLayout, job_id: str) -> str:
     """Let the run go on in another job than this one, which Slurm will not run again.
 
-    A link that waits behind it is that job; else its script is submitted once more. Returns a
-    sentence that names the job. Raises SlurmError.
+    A link that waits behind it is that job; else the run's script is submitted once more, behind
+    this job: should Slurm requeue it after all, the two still take turns. An element of an array
+    goes on as a job by itself. Returns a sentence that names the job. Raises SlurmError.
     """
     links = links_behind(output, job_id)
     if links:
         return f"job {links[0].job_id}, which waited behind it, goes on"
-    return f"submitted again as {submit_again(job_id, script_of(output, job_id))}"
+    return f"submitted again as {submit_again(output.batch_script, [job_id])}"
 
 
 def wait_behind(output: OutputLayout, job_id: str, jobs: Sequence[str]) -> str:
@@ -91,20 +96,16 @@ def wait_behind(output: OutputLayout, job_id: str, jobs: Sequence[str]) -> str:
     could be: a link takes its place where there is one, else the script is submitted once more,
     under the same lease. Raises SlurmError.
     """
-    dependency = f"afterany:{':'.join(jobs)}"
+    # Behind this job too, as in take_turns.
+    after = [*jobs, job_id]
     links = links_behind(output, job_id)
     if links:
         waiting = links[0].job_id
-        slurm_command("scontrol", "update", f"JobId={waiting}", f"Dependency={dependency}")
+        dependency = f"Dependency=afterany:{':'.join(map(checked_id, after))}"
+        slurm_command("scontrol", "update", f"JobId={waiting}", dependency)
     else:
-        script = script_of(output, job_id)
-        waiting = submit_again(job_id, script, f"--dependency={dependency}")
+        waiting = submit_again(output.batch_script, after)
     lease = read_lease(output.lease)
     if lease is not None:
         rewrite(output.lease, replace(lease, job_id=waiting))
     return waiting
-
-
-def script_of(output: OutputLayout, job_id: str) -> Path:
-    """The batch script of a job of this run; the elements of an array share one."""
-    return (array_of(output) if "_" in job_id else output).batch_script

@@ -19,6 +19,8 @@ JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 _INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
 _FIELDS = "%i|%T|%r|%k"
 _HELD_STATES = ("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_MEANWHILE = ("unable to contact", "timed out", "zero bytes", "not connected", "in standby mode")
+"""What Slurm's commands say when its controller is busy or restarted: it may answer later."""
 _REFUSALS = ("permission denied", "disabled", "not supported")
 _RETRY_SECONDS = 2.0
 
@@ -120,23 +122,26 @@ def requeue(job_id: str, patience: float = 60.0) -> str:
                 return f"Slurm has requeued job {job_id} already"
             if any(refusal in words for refusal in _REFUSALS):
                 raise RequeueRefused(str(error)) from error
-            if "unable to contact" not in words or time.monotonic() > deadline:
+            later = any(meanwhile in words for meanwhile in _MEANWHILE)
+            if not later or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
         else:
             return f"job {job_id} is requeued"
 
 
-def submit_again(job_id: str, batch_script: Path, *options: str) -> str:
-    """Submit a job's script once more, from within it; returns the new job's id.
+def submit_again(batch_script: Path, after: Iterable[str]) -> str:
+    """Submit a run's script once more, to run when the jobs ``after`` are over, however they end.
 
-    Of an array only the element itself, under its number.
+    Returns the new job's id.
     """
-    element = checked_id(job_id).partition("_")[2]
-    alone = [f"--array={element}"] if element else []
-    answer = slurm_command("sbatch", "--parsable", *alone, *options, str(batch_script))
-    new = answer.strip().partition(";")[0]
-    return f"{new}_{element}" if element else new
+    answer = slurm_command("sbatch", "--parsable", after_any(after), str(batch_script))
+    return answer.strip().partition(";")[0]
+
+
+def after_any(jobs: Iterable[str]) -> str:
+    """sbatch's option to wait for jobs: a job that is requeued is not over, a failed one is."""
+    return f"--dependency=afterany:{':'.join(map(checked_id, jobs))}"
 
 
 def release_hold(job_id: str) -> None:

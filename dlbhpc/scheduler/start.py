@@ -10,7 +10,7 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.lease import Lease, acquire, read_lease, release, rewrite
 from dlbhpc.scheduler.ledger import Ledger, read_ledger, write_ledger
-from dlbhpc.scheduler.queue import QueuedJob
+from dlbhpc.scheduler.queue import QueuedJob, after_any
 from dlbhpc.scheduler.submission import Jobs, check_tagged
 
 _START_SECONDS = 60.0
@@ -61,10 +61,11 @@ def start_slurm(
 
 def give_back(output: OutputLayout, lease: Lease) -> None:
     """Undo a submission of which no job was made."""
-    release(output.lease, lease.token)
     if not output.attempts.exists():
         # Nothing ever began here: other sizes may be tried in the same folder.
         output.run.unlink(missing_ok=True)
+    # Last: from here on another submission may write its own records.
+    release(output.lease, lease.token)
 
 
 def note_job(output: OutputLayout, lease: Lease, job_id: str) -> None:
@@ -124,7 +125,7 @@ def _sbatch(output: OutputLayout, lease: Lease, ledger: Ledger, after: Sequence[
     from dlbhpc.scheduler.slurm import SlurmBatch, SlurmExecutor
 
     script = output.batch_script.read_text(encoding="utf-8")
-    options = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+    options = [after_any(after)] if after else []
     try:
         executor = SlurmExecutor(output.job, script, options)
         job_id: str = executor.submit(SlurmBatch(output)).job_id

@@ -16,6 +16,8 @@ from dlbhpc.run.completion import Final, publish
 from dlbhpc.run.history import Attempt, read_attempts
 from dlbhpc.run.lease import Lease, acquire, read_lease
 from dlbhpc.run.record import Run, write_records
+from dlbhpc.scheduler.control import mark_preempted, take_preempted
+from dlbhpc.scheduler.ledger import ledger_path
 from dlbhpc.scheduler.processes import TOKEN_VARIABLE
 from dlbhpc.steps import begin_attempt
 
@@ -107,7 +109,7 @@ def test_where_requeue_is_refused_the_script_is_submitted_once_more(
     refusal = "echo 'Requested operation is presently disabled' >&2; exit 1"
     assert end(requeue=refusal, sbatch="echo 42") == REQUEUE
     script = run.launch.output.batch_script
-    assert calls() == ["scontrol requeue 41", f"sbatch --parsable {script}"]
+    assert calls() == ["scontrol requeue 41", f"sbatch --parsable --dependency=afterany:41 {script}"]
     assert not ended(attempt, run).requeue_wanted
     # The new job finds its lease.
     assert read_lease(run.launch.output.lease) is not None
@@ -150,6 +152,22 @@ def test_an_element_of_an_array_requeues_itself_and_no_other(
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     assert end(requeue="true") == REQUEUE
     assert calls() == ["scontrol requeue 700_3"]
+
+
+def test_a_damaged_ledger_keeps_no_job_from_running_again(
+    run: Run, attempt: Path, end: End, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger_path(run.launch.output).write_text("{")
+    refusal = "echo 'Access/permission denied' >&2; exit 1"
+    assert end(requeue=refusal, sbatch="echo 42", squeue="true") == REQUEUE
+    assert "submitted again as 42" in capsys.readouterr().err
+
+
+def test_a_request_to_the_execution_before_is_forgotten(run: Run, attempt: Path) -> None:
+    """Else the next end, somebody's scancel, would count as a preemption and run again."""
+    mark_preempted(run.launch.output.job, "41")
+    main(["attempt", "begin", str(run.launch.output.folder)])
+    assert not take_preempted(run.launch.output.job, "41")
 
 
 def test_a_failed_attempt_gives_its_run_back(run: Run, attempt: Path, end: End) -> None:

@@ -12,6 +12,7 @@ from dlbhpc.layout import OutputLayout
 from dlbhpc.run.lease import LeaseHeld, acquire, read_lease
 from dlbhpc.run.record import Run
 from dlbhpc.scheduler import start
+from dlbhpc.scheduler.arrays import submit_array
 from dlbhpc.scheduler.chain import end_links, take_turns, unfinished_jobs, wait_behind
 from dlbhpc.scheduler.ledger import Ledger, read_ledger, write_ledger
 from dlbhpc.scheduler.own_job import own_lease
@@ -137,23 +138,32 @@ def test_a_link_goes_on_where_the_job_cannot_be_requeued(chain: OutputLayout, sl
 def test_without_a_link_the_script_is_submitted_once_more(run: Run, slurm: Slurm) -> None:
     submit(run, SLURM)
     assert "as 42" in take_turns(run.launch.output, "41")
-    assert slurm.called("sbatch")[-1].endswith(str(run.launch.output.batch_script))
+    script = run.launch.output.batch_script
+    # Behind the job itself: Slurm may requeue it after all, and a run has one live job.
+    again = f"sbatch --parsable --dependency=afterany:41 {script}"
+    assert slurm.called("sbatch")[-1] == again
 
 
 def test_one_element_of_an_array_is_submitted_again_by_itself(run: Run, slurm: Slurm) -> None:
+    """Not from the array's script: the next array in the folder has other runs in it."""
     output = run.launch.output
-    shared = OutputLayout(output.folder.parent)
-    shared.job.mkdir()
-    shared.batch_script.write_text("#!/bin/bash\n#SBATCH --comment=dlbhpc:abc\n")
-    assert "as 41_3" in take_turns(output, "700_3")
-    assert slurm.called("sbatch") == [f"sbatch --parsable --array=3 {shared.batch_script}"]
+    submit_array({3: run}, SLURM)
+    lease = read_lease(output.lease)
+    assert lease is not None
+    assert "as 42" in take_turns(output, "41_3")
+    again = f"sbatch --parsable --dependency=afterany:41_3 {output.batch_script}"
+    assert slurm.called("sbatch")[-1] == again
+    script = output.batch_script.read_text()
+    assert f"--comment=dlbhpc:{lease.token}\n" in script
+    assert f"run={output.folder}\n" in script
+    assert "--array" not in script
 
 
 def test_a_student_waits_as_another_job_of_the_same_run(run: Run, slurm: Slurm) -> None:
     submit(run, SLURM)
     output = run.launch.output
     assert wait_behind(output, "41", ("90", "91")) == "42"
-    assert "--dependency=afterany:90:91" in slurm.called("sbatch")[-1]
+    assert "--dependency=afterany:90:91:41 " in slurm.called("sbatch")[-1]
     lease = read_lease(output.lease)
     assert lease is not None
     assert lease.job_id == "42"
@@ -162,7 +172,7 @@ def test_a_student_waits_as_another_job_of_the_same_run(run: Run, slurm: Slurm) 
 def test_a_link_waits_in_the_place_of_its_student(chain: OutputLayout, slurm: Slurm) -> None:
     """Were another job made, it and the link would run at the same time."""
     assert wait_behind(chain, "41", ("90",)) == "42"
-    assert slurm.called("scontrol") == ["scontrol update JobId=42 Dependency=afterany:90"]
+    assert slurm.called("scontrol") == ["scontrol update JobId=42 Dependency=afterany:90:41"]
     assert len(slurm.called("sbatch")) == 3
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dlbhpc.scheduler import queue
 from dlbhpc.scheduler.queue import (
     QueuedJob,
     SlurmError,
@@ -71,6 +72,23 @@ def test_a_command_that_fails_is_an_error_with_its_words(stub) -> None:
 def test_a_job_that_slurm_requeued_already_is_no_failure(stub) -> None:
     stub("scontrol", "echo 'Job is pending execution for job 41' >&2; exit 1")
     assert requeue("41") == "Slurm has requeued job 41 already"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "slurm_requeue error: Socket timed out on send/recv operation",
+        "Zero Bytes were transmitted or received",
+        "Transport endpoint is not connected",
+    ],
+)
+def test_a_busy_controller_is_asked_again(
+    stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(queue, "_RETRY_SECONDS", 0.0)
+    stub("scontrol", f"mkdir {tmp_path}/asked 2>/dev/null || exit 0; echo '{words}' >&2; exit 1")
+    assert requeue("41") == "job 41 is requeued"
 
 
 def test_a_requeue_that_fails_is_an_error(stub) -> None:

@@ -13,7 +13,7 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.inputs import prepare_run
 from dlbhpc.run.lease import Lease, LeaseHeld, acquire
-from dlbhpc.run.record import Run
+from dlbhpc.run.record import Run, write_records
 from dlbhpc.scheduler import start, submission
 from dlbhpc.scheduler.aside import set_aside
 from dlbhpc.scheduler.processes import ProcessId
@@ -125,6 +125,16 @@ def test_a_slurm_that_does_not_answer_is_noticed_before_anything_is_written(
     with pytest.raises(DlbhpcError, match=r"does not answer here .*--cluster local"):
         submit(run, SLURM)
     assert list(run.launch.output.folder.iterdir()) == []
+
+
+def test_a_run_is_given_back_last(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or what the next submission writes there would be taken away."""
+    output, lease, left = run.launch.output, own_lease(), []
+    acquire(output.lease, lease, Jobs().is_alive)
+    write_records(run)
+    monkeypatch.setattr(start, "release", lambda *_: left.append(output.run.exists()))
+    start.give_back(output, lease)
+    assert left == [False]
 
 
 def test_a_job_that_sbatch_refuses_leaves_the_folder_free(
