@@ -98,9 +98,12 @@ def _list(layout: Layout) -> int:
         commit = source_commit(spec.upstream)
         state = "not built"
         if record_path(layout, name).exists():
-            record = read_record(layout, name)
-            same = record.commit == commit and record.lock_sha256 == spec.lock_digest
-            state = record.file if same else f"{record.file}, of other inputs"
+            try:
+                record = read_record(layout, name)
+                same = record.commit == commit and record.lock_sha256 == spec.lock_digest
+                state = record.file if same else f"{record.file}, of other inputs"
+            except DlbhpcError as error:
+                state = f"damaged: {error}"  # it must not hide the others
         licence = spec.environment.licence or "none"
         short = commit.removeprefix("bundled-")[:12]
         print(

@@ -75,14 +75,22 @@ def prepare_pinned(
     processed, manifest_path = layout.processed(dataset.processed), layout.manifest(dataset.name)
     processed.parent.mkdir(parents=True, exist_ok=True)
     manifest_path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_prepared(dataset, pins, layout):  # also where nothing may be written
+        return manifest_path
     with exclusive(processed.parent / f".{processed.name}.lock", f"preparing {dataset.name}"):
-        if manifest_path.exists():
-            manifest = read_manifest(manifest_path, dataset.name, dataset.sequence_length)
-            verify_processed(manifest, processed, tuple(pins.splits))
-            print(f"{dataset.name}: already prepared, {processed} matches {manifest_path}")
-            return manifest_path
-        _prepare(dataset, pins, layout, processes or len(os.sched_getaffinity(0)))
+        if not _is_prepared(dataset, pins, layout):
+            _prepare(dataset, pins, layout, processes or len(os.sched_getaffinity(0)))
     return manifest_path
+
+
+def _is_prepared(dataset: Dataset, pins: RawPins, layout: Layout) -> bool:
+    processed, manifest_path = layout.processed(dataset.processed), layout.manifest(dataset.name)
+    if not manifest_path.exists():
+        return False
+    manifest = read_manifest(manifest_path, dataset.name, dataset.sequence_length)
+    verify_processed(manifest, processed, tuple(pins.splits))
+    print(f"{dataset.name}: already prepared, {processed} matches {manifest_path}")
+    return True
 
 
 def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) -> None:
@@ -154,16 +162,24 @@ def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) ->
         "source": source,
     }
     (partial / "source.json").unlink()
-    if processed.exists():  # without a manifest: nothing that was ever finished
-        unfinished = processed.with_name(f".{processed.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process killed as it removed it
-        processed.rename(unfinished)
-        shutil.rmtree(unfinished)
+    if processed.exists():
+        aside = _free_name(processed.with_name(f"{processed.name}.without-manifest"))
+        processed.rename(aside)
+        print(f"{dataset.name}: {processed} had no manifest; set aside as {aside}", flush=True)
     partial.rename(processed)
     temporary = manifest_path.with_name(f".{manifest_path.name}.{os.getpid()}")
     arrow.write_text(temporary, json.dumps(content, indent=2, sort_keys=True) + "\n")
     temporary.replace(manifest_path)
     print(f"{dataset.name}: prepared {samples}, manifest {manifest_path}", flush=True)
+
+
+def _free_name(path: Path) -> Path:
+    """``path``, or with the first number behind it that is not taken."""
+    number = 1
+    while path.exists():
+        number += 1
+        path = path.with_name(f"{path.name.removesuffix(f'-{number - 1}')}-{number}")
+    return path
 
 
 def _go_on_or_start_over(partial: Path, source: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from dlbhpc.images.program import find_program, program_version, run
 from dlbhpc.images.record import (
     ImageRecord,
     image_file,
+    keep_other,
     read_record,
     record_path,
     remember,
@@ -121,6 +122,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
             labels=labels(spec, commit),
             time=time.time(),
         )
+        keep_other(layout, spec.name, found.content)
         # The record goes first: an image without its record would count as a changed one.
         record_path(layout, spec.name).unlink(missing_ok=True)
         image.replace(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -55,6 +55,38 @@ def read_record(layout: Layout, name: str) -> ImageRecord:
     path = record_path(layout, name)
     if not path.exists():
         raise DlbhpcError(f"the image {name} is not built: make image-{name}")
+    return _read(path, name)
+
+
+def read_record_of(layout: Layout, name: str, content: str) -> ImageRecord:
+    """The record of the image with this content, kept or current. Raises as read_record does."""
+    kept = _kept(layout, name, content)
+    return _read(kept, name) if kept.exists() else read_record(layout, name)
+
+
+def keep_other(layout: Layout, name: str, content: str) -> None:
+    """Keep the present image under its digest where its content is another: runs may go through it.
+
+    They find it there by the content that they began with.
+    """
+    try:
+        record = read_record(layout, name)
+    except DlbhpcError:
+        return
+    path = layout.images / record.file
+    if record.content_sha256 == content or not path.exists():
+        return
+    file = path.with_name(f"{path.stem}-{record.content_sha256[:12]}{path.suffix}")
+    # The record first: it is looked for by content, and says what is missing until the rename.
+    _write(_kept(layout, name, record.content_sha256), replace(record, file=file.name))
+    path.replace(file)
+
+
+def _kept(layout: Layout, name: str, content: str) -> Path:
+    return layout.images / f"{name}-{content[:12]}.json"
+
+
+def _read(path: Path, name: str) -> ImageRecord:
     values = read_json(path)
     if values.pop("schema_version", None) != SCHEMA_VERSION:
         raise DlbhpcError(f"{path} is of another version of dlbhpc: make image-{name}")
@@ -62,9 +94,11 @@ def read_record(layout: Layout, name: str) -> ImageRecord:
 
 
 def write_record(layout: Layout, record: ImageRecord) -> None:
-    write_json(
-        record_path(layout, record.name), {"schema_version": SCHEMA_VERSION, **to_plain(record)}
-    )
+    _write(record_path(layout, record.name), record)
+
+
+def _write(path: Path, record: ImageRecord) -> None:
+    write_json(path, {"schema_version": SCHEMA_VERSION, **to_plain(record)})
 
 
 def check_pin(record: ImageRecord, commit: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlbhpc.errors import DlbhpcError
+
 GPU_FLAGS: dict[str, tuple[str, ...]] = {"nv": ("--nv",), "rocm": ("--rocm",), "none": ()}
 
 PASSED = frozenset(
@@ -66,6 +68,12 @@ class Bind:
 
     @property
     def text(self) -> str:
+        """As --bind takes it. Raises DlbhpcError for a path that it would read as several words."""
+        if "," in str(self.path) or ":" in str(self.path):
+            raise DlbhpcError(
+                f"the path {self.path} holds a comma or a colon, which no image can be bound to: "
+                "choose another --root, or rename the folder"
+            )
         return f"{self.path}:{self.path}:{'rw' if self.writable else 'ro'}"
 
 

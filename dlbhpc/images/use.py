@@ -11,7 +11,7 @@ from pathlib import Path
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.images.program import INSTALL
-from dlbhpc.images.record import check_pin, read_record, verify
+from dlbhpc.images.record import check_pin, read_record, read_record_of, verify
 from dlbhpc.images.spec import frozen_source
 from dlbhpc.images.task import Bind, RunImage, enter
 from dlbhpc.images.unpack import unpacked
@@ -47,7 +47,7 @@ def choose_image(
 
 def check_image(image: RunImage, launch: Launch) -> Path:
     """The run's image, as it was when the run was submitted. Raises DlbhpcError otherwise."""
-    record = read_record(launch.layout, image.name)
+    record = read_record_of(launch.layout, image.name, image.content_sha256)
     if record.content_sha256 != image.content_sha256:
         raise DlbhpcError(
             f"the image {record.file} is another than this run began with: its content has the "
@@ -76,7 +76,8 @@ def enter_image(
             f"image: {INSTALL} (modules and prologue of the cluster profile), or choose another "
             "--cluster"
         )
-    file = launch.layout.images / read_record(launch.layout, image.name).file
+    record = read_record_of(launch.layout, image.name, image.content_sha256)
+    file = launch.layout.images / record.file
     if image.mount == "unpacked":
         place = Path(host.get(_SCRATCH_VARIABLE, tempfile.gettempdir()))
         # The attempt's own folder is removed when it ends; the image stays for the next.

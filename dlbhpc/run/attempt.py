@@ -129,9 +129,12 @@ def _prepare(
         _place(recovery.path / STATE, output.last_checkpoint)
         say(f"attempt {number} goes on from step {newest} of {run.total_steps}")
     else:
-        # A checkpoint of unknown origin must not be taken for a state of this run.
+        # A checkpoint of unknown origin must not be taken for a state of this run; and it may be
+        # all that is left of one.
         if output.last_checkpoint.is_file():
-            output.last_checkpoint.unlink()
+            aside = output.last_checkpoint.with_name(f"last.ckpt.set-aside-{number:05d}")
+            output.last_checkpoint.replace(aside)
+            say(f"{output.last_checkpoint} is of unknown origin: set aside as {aside.name}")
         say(f"attempt {number} starts at step 0 of {run.total_steps}: no complete step directory")
     _compose(run, adaptation)
     _write_attempt(run, folder, number, job, newest)

@@ -171,14 +171,13 @@ def test_killed_with_all_its_processes_it_leaves_nothing_that_looks_prepared(
     assert left == {small.processed.name}
 
 
-def test_what_a_preparation_killed_in_its_last_moves_left_does_not_stop_the_next(
-    small: Small,
-) -> None:
-    small.manifest.unlink()
-    unfinished = small.processed.with_name(f".{small.processed.name}.unfinished")
-    shutil.copytree(small.processed, unfinished)
-    prepare_pinned(small.dataset, small.pins, small.layout, processes=1)
-    assert [path.name for path in small.processed.parent.iterdir()] == [small.processed.name]
+def test_prepared_data_that_lost_its_manifest_is_set_aside(small: Small) -> None:
+    for expected in ("without-manifest", "without-manifest-2"):
+        small.manifest.unlink()
+        prepare_pinned(small.dataset, small.pins, small.layout, processes=1)
+        aside = small.processed.with_name(f"{small.processed.name}.{expected}")
+        assert (aside / "dataset_dict.json").is_file(), "days of work may be in it"
+    assert "matches its manifest" in verify_dataset(small.dataset, small.layout)
 
 
 def test_documents_are_read_across_files_and_row_groups(tmp_path: Path) -> None:

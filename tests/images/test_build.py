@@ -15,7 +15,7 @@ from dlbhpc.images import build as module
 from dlbhpc.images.base import default_base, read_base_lock
 from dlbhpc.images.build import Built, build
 from dlbhpc.images.definition import EPOCH
-from dlbhpc.images.record import ImageRecord, read_record
+from dlbhpc.images.record import ImageRecord, read_record, read_record_of, verify
 from dlbhpc.images.spec import ImageSpec, load_image
 from dlbhpc.layout import Layout
 
@@ -178,6 +178,25 @@ def test_a_failed_build_leaves_the_earlier_image(
         make(replace(spec, packages=spec.packages[:-1]))
     assert read_record(layout, "reference") == record
     assert (layout.images / record.file).is_file()
+
+
+def test_an_image_of_other_content_is_kept_for_the_runs_that_go_through_it(
+    make: Build,
+    spec: ImageSpec,
+    layout: Layout,
+    tmp_path: Path,
+    write_sif: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first: ImageRecord = make().record
+    monkeypatch.setenv("FAKE_SIF", str(write_sif(tmp_path / "other.sif", b"hsqs" + b"y" * 5000)))
+    second: ImageRecord = make(replace(spec, packages=spec.packages[:-1])).record
+    assert second.content_sha256 != first.content_sha256
+    for record in (first, second):
+        found = read_record_of(layout, "reference", record.content_sha256)
+        assert found.content_sha256 == record.content_sha256
+        verify(layout, found, afresh=True)
+    assert read_record(layout, "reference") == second
 
 
 def test_an_image_that_is_no_sif_is_refused(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dlbhpc.errors import DlbhpcError
 from dlbhpc.images.task import Bind, RunImage, enter, passed_variables
 
 SOURCE = Path("/root/upstreams/duo")
@@ -101,6 +102,12 @@ def test_the_program_itself_starts_in_the_hosts_environment() -> None:
 
 def test_an_array_of_the_user_does_not_enter() -> None:
     assert "SLURM_ARRAY_TASK_ID" not in passed_variables(HOST)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b"])
+def test_a_path_that_a_bind_would_split_is_refused(name: str) -> None:
+    with pytest.raises(DlbhpcError, match="comma or a colon"):
+        _ = Bind(Path("/root") / name).text
 
 
 def test_a_folder_whose_name_only_begins_alike_is_left_alone() -> None:

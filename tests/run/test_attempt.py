@@ -63,6 +63,8 @@ def test_a_fresh_run_starts_at_step_0_and_does_not_resume(submitted: Run, said: 
     folder = begun(submitted, said)
     assert json.loads((folder / "attempt.json").read_text())["resumed_from"] is None
     assert not last.exists()
+    aside = last.with_name("last.ckpt.set-aside-00001")
+    assert aside.read_bytes() == b"somebody's", "it may be all that is left of a run"
     assert "no complete step directory" in said[-1]
     argv, environment, working_directory = task_command(folder, {})
     assert "checkpointing.resume_from_ckpt=false" in argv

@@ -34,11 +34,15 @@ FAILURES_BEFORE_LEAVING = 3
 
 
 def resume_snapshot(context: AttemptContext) -> Path:
-    """Lay the recovered state where rdlm looks for it; without one, nothing may lie there."""
+    """Lay the recovered state where rdlm looks for it; without one, nothing may lie there.
+
+    What lies there then is moved aside: it may be all that is left.
+    """
     snapshot = context.output / "checkpoints-meta" / "checkpoint.pth"
     if context.resumed_from is None:
         # Of unknown origin, or torn: rdlm would go on from it, or never start again.
-        snapshot.unlink(missing_ok=True)
+        if snapshot.exists():
+            snapshot.replace(snapshot.with_name(f"set-aside-{context.attempt:05d}.pth"))
     else:
         snapshot.parent.mkdir(exist_ok=True)
         (context.output / "checkpoints" / "last.ckpt").replace(snapshot)
