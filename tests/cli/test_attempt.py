@@ -109,7 +109,10 @@ def test_where_requeue_is_refused_the_script_is_submitted_once_more(
     refusal = "echo 'Requested operation is presently disabled' >&2; exit 1"
     assert end(requeue=refusal, sbatch="echo 42") == REQUEUE
     script = run.launch.output.batch_script
-    assert calls() == ["scontrol requeue 41", f"sbatch --parsable --dependency=afterany:41 {script}"]
+    assert calls() == [
+        "scontrol requeue 41",
+        f"sbatch --parsable --dependency=afterany:41 {script}",
+    ]
     assert not ended(attempt, run).requeue_wanted
     # The new job finds its lease.
     assert read_lease(run.launch.output.lease) is not None
