@@ -29,13 +29,13 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 0 when nothing would lose work, 1 when something would."""
     from dlbhpc.cli.profile_flags import chosen_profile
     from dlbhpc.layout import Layout
+    from dlbhpc.run.measured import worst_saves
     from dlbhpc.run.record import run_folders
-    from dlbhpc.run.saves import measured_saves
     from dlbhpc.scheduler.doctor import examine
     from dlbhpc.scheduler.findings import PROBLEM
 
     layout = Layout.at(args.root)
-    saves = measured_saves(run_folders(layout))
+    saves = worst_saves(run_folders(layout))
     findings = examine(layout.root, chosen_profile(args), saves, args.run_job)
     if args.json:
         rows = [{"check": name, **asdict(finding)} for name, finding in findings.items()]

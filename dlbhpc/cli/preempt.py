@@ -73,9 +73,9 @@ def ask(args: argparse.Namespace, action: str) -> int:
             unmark_cancelled(output.job, lease.job_id)
             raise
     else:
-        job = Jobs().queued(lease)
-        if job is None or job.state != "RUNNING":
-            state = job.state.lower() if job else "gone"
+        queued = Jobs().queued(lease)
+        if queued is None or queued.state != "RUNNING":
+            state = queued.state.lower() if queued else "gone"
             raise DlbhpcError(f"job {lease.job_id} is {state}: only a running one can save")
         mark_preempted(output.job, lease.job_id)
         try:

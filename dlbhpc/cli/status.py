@@ -62,8 +62,9 @@ def _row(root: Path, found: RunState | Damaged) -> dict[str, Any]:
         "dataset": now.dataset,
         "trial": now.trial,
         "state": found.state.name,
-        "note": found.state.note,
+        "note": "; ".join(filter(None, (found.state.note, _behind(found.links)))),
         "job": found.job_id or None,
+        "links": list(found.links),
         "slurm_state": found.slurm_state,
         "slurm_reason": found.slurm_reason,
         "step": now.step,
@@ -77,6 +78,10 @@ def _row(root: Path, found: RunState | Damaged) -> dict[str, Any]:
         "attempt_ended": last.ended if last else None,
         "last_progress": last.told if last else None,
     }
+
+
+def _behind(links: Sequence[str]) -> str:
+    return f"behind it: {', '.join(links)}" if links else ""
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run.completion import read_completed
-from dlbhpc.run.history import read_progress
+from dlbhpc.run.history import read_progress, read_record
 from dlbhpc.run.record import read_run
 from dlbhpc.steps import find_newest
 
@@ -164,15 +163,6 @@ def _training_started(folder: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return _number(event.get("time")) if isinstance(event, dict) else None
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A record of an attempt that may be missing or torn: then it says nothing."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> float | None:

@@ -39,11 +39,11 @@ def read_attempts(output: OutputLayout) -> list[Attempt]:
     """Every attempt that began, oldest first; a folder that never got its record is left out."""
     attempts = []
     for folder in sorted(output.attempts.glob("[0-9]*")):
-        begun = _read(folder / "attempt.json")
+        begun = read_record(folder / "attempt.json")
         number, resumed_from = begun.get("attempt"), begun.get("resumed_from") or 0
         if not isinstance(number, int) or not isinstance(resumed_from, int):
             continue
-        ended = _read(folder / "end.json")
+        ended = read_record(folder / "end.json")
         job_id, restarts = str(begun.get("job_id", "")), begun.get("restart_count")
         attempts.append(
             Attempt(
@@ -114,8 +114,17 @@ def told_status(folder: Path) -> int | None:
 
 def read_progress(folder: Path) -> dict[str, Any]:
     """The latest progress of one attempt; empty when there is none yet, or none to be read."""
-    progress = _read(folder / "progress.json")
+    progress = read_record(folder / "progress.json")
     return progress if isinstance(progress.get("step"), int) else {}
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record of an attempt that may be missing or torn: then it says nothing."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _reached(folder: Path) -> int:
@@ -124,11 +133,3 @@ def _reached(folder: Path) -> int:
     ]
     steps.append(read_progress(folder).get("step", 0))
     return max(steps)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -12,11 +12,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.files import canonical, read_json, write_json
+from dlbhpc.records import from_plain
 
 _TRIES = 5
 
@@ -56,17 +57,13 @@ class Lease:
 
 
 def read_lease(path: Path) -> Lease | None:
-    """The lease as it stands; None when there is none. A torn one is an error that names it."""
+    """The lease as it stands; None when there is none. A damaged one is an error that names it."""
     if not path.exists():
         return None
-    values = read_json(path)
     try:
-        lease = Lease(**{field.name: values[field.name] for field in fields(Lease)})
-    except KeyError as error:
-        raise DlbhpcError(
-            f"{path} lacks {error}: if no job of this run is alive, remove it"
-        ) from error
-    return lease
+        return from_plain(Lease, read_json(path), str(path))
+    except DlbhpcError as error:
+        raise DlbhpcError(f"{error}: if no job of this run is alive, remove it") from error
 
 
 def acquire(path: Path, lease: Lease, is_alive: Callable[[Lease], bool]) -> Lease | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.layout import OutputLayout
-from dlbhpc.run.glance import read_record
+from dlbhpc.run.history import read_record
 
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 _TAIL_LINES = 20

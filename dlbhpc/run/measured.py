@@ -8,12 +8,13 @@ from typing import Any
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import read_json
 from dlbhpc.geometry import Geometry
 from dlbhpc.layout import Layout, OutputLayout
-from dlbhpc.run.history import Attempt, read_attempts, read_events, read_progress
+from dlbhpc.run.history import Attempt, read_attempts, read_events, read_progress, read_record
 from dlbhpc.run.reasons import RULES, Reason
 from dlbhpc.run.record import Run, read_run, run_folders
+
+_NEWEST_SAVES = 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,22 @@ def seconds_between_interruptions(spans: Sequence[Span]) -> float | None:
     return sum(span.seconds for span in spans) / interrupted if interrupted else None
 
 
+@dataclass(frozen=True)
+class Saves:
+    """The longest (seconds) and the largest (bytes) of the newest saves of some runs."""
+
+    seconds: float
+    bytes: int
+
+
+def worst_saves(outputs: Iterable[OutputLayout]) -> Saves | None:
+    """What the newest saves of each run's newest attempt took at most; None where none was made."""
+    saves = [save for output in outputs for save in _newest_saves(output)]
+    if not saves:
+        return None
+    return Saves(max(save.seconds for save in saves), max(save.bytes for save in saves))
+
+
 def same_training(launch: Launch, run: Run) -> bool:
     """Whether a run trains the same recipe on the same data at the same size (trial or not)."""
     recipe, other = launch.recipe, run.launch.recipe
@@ -93,9 +110,26 @@ def pace(geometry: Geometry, runs: Iterable[Measured]) -> float | None:
     )
 
 
+def _newest_saves(output: OutputLayout) -> list[Saves]:
+    for folder in sorted(output.attempts.glob("[0-9]*"), reverse=True):
+        if saves := _saves(read_events(folder)):
+            return saves[-_NEWEST_SAVES:]
+    return []
+
+
+def _saves(events: Iterable[dict[str, Any]]) -> list[Saves]:
+    """The saves among the events; the size of one that does not tell it counts as 0."""
+    saves = []
+    for event in events:
+        seconds, size = event.get("seconds"), event.get("bytes")
+        if event["event"] == "saved" and isinstance(seconds, (int, float)):
+            saves.append(Saves(float(seconds), size if isinstance(size, int) else 0))
+    return saves
+
+
 def _span(attempt: Attempt, is_last: bool) -> Span | None:
     events = read_events(attempt.folder)
-    begun = _record(attempt, "attempt.json").get("time")
+    begun = read_record(attempt.folder / "attempt.json").get("time")
     told = [event.get("time") for event in (*events, read_progress(attempt.folder))]
     times = [time for time in told if isinstance(time, (int, float))]
     if not isinstance(begun, (int, float)) or not times:
@@ -104,11 +138,7 @@ def _span(attempt: Attempt, is_last: bool) -> Span | None:
         steps=attempt.reached - attempt.resumed_from,
         # Up to its last word: how long a node lay dead afterwards is nobody's training.
         seconds=max(times) - begun,
-        saves=tuple(
-            float(event["seconds"])
-            for event in events
-            if event["event"] == "saved" and isinstance(event.get("seconds"), (int, float))
-        ),
+        saves=tuple(save.seconds for save in _saves(events)),
         interrupted=_interrupted(attempt.reason, is_last),
     )
 
@@ -119,10 +149,3 @@ def _interrupted(reason: str | None, is_last: bool) -> bool:
         return not is_last
     known = next((item for item in Reason if item.value == reason), None)
     return known is not None and (RULES[known].requeue or known is Reason.INTERRUPTED)
-
-
-def _record(attempt: Attempt, name: str) -> dict[str, Any]:
-    try:
-        return read_json(attempt.folder / name)
-    except DlbhpcError:
-        return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dlbhpc.images.mounts import look, mount_modes
-from dlbhpc.run.saves import Saves
+from dlbhpc.run.measured import Saves
 from dlbhpc.scheduler import host as probe
 from dlbhpc.scheduler.cluster import (
     Configuration,

@@ -21,6 +21,7 @@ class RunState:
     """One run as it stands; ``job_id`` is its live job or else its last one, "" for none.
 
     ``slurm_state`` and ``slurm_reason`` are squeue's own words, None where it said nothing.
+    ``links`` are the jobs that wait behind that one, in their order.
     """
 
     glance: Glance
@@ -28,6 +29,7 @@ class RunState:
     job_id: str
     slurm_state: str | None
     slurm_reason: str | None
+    links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class _Seen:
     answered: bool
     owned: bool
     queued: QueuedJob | None
+    links: tuple[str, ...] = ()
 
     @property
     def job_id(self) -> str:
@@ -95,9 +98,11 @@ def _look(output: OutputLayout, jobs: Jobs) -> _Seen:
     try:
         live = jobs.live(output)
         queued = jobs.queued(live) if live else None
+        tagged = jobs.tagged(live) if live else []
     except SlurmError:
         return _Seen(now, lease, answered=False, owned=True, queued=None)
-    return _Seen(now, live or lease, answered=True, owned=live is not None, queued=queued)
+    links = tuple(job.job_id for job in tagged if job != queued)
+    return _Seen(now, live or lease, True, live is not None, queued, links)
 
 
 def _judge(seen: _Seen, accounting: Mapping[str, Accounted]) -> RunState:
@@ -126,4 +131,5 @@ def _judge(seen: _Seen, accounting: Mapping[str, Accounted]) -> RunState:
         job_id=job_id,
         slurm_state=queued.state if queued else None,
         slurm_reason=queued.reason if queued else None,
+        links=seen.links,
     )

@@ -121,6 +121,18 @@ def test_runs_that_said_why_they_ended_need_no_accounting(
     assert slurm.calls("sacct") == []
 
 
+def test_what_waits_behind_a_job_is_told(slurm: Slurm, make_run: MakeRun, rows: Rows) -> None:
+    make_run("chain", "41", step=2)
+    make_run("alone", "50", step=2)
+    queue = "43|PENDING|Dependency|dlbhpc:t41\n41|RUNNING|None|dlbhpc:t41\n"
+    queue += "42|PENDING|Dependency|dlbhpc:t41\n50|PENDING|Resources|dlbhpc:t50\n"
+    slurm.answer("squeue", queue)
+    chain, alone = rows()["chain"], rows()["alone"]
+    assert (chain["state"], chain["job"], chain["links"]) == ("running", "41", ["42", "43"])
+    assert chain["note"] == "behind it: 42, 43"
+    assert (alone["links"], alone["note"]) == ([], "waits: Resources")
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [

@@ -118,3 +118,15 @@ def test_a_torn_lease_is_a_sentence_that_names_the_file(tmp_path: Path, text: st
     path.write_text(text)
     with pytest.raises(DlbhpcError, match=r"lease\.json"):
         read_lease(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"token": 5}', "wrong kinds"], ids=lambda text: text or "empty"
+)
+def test_a_damaged_lease_says_what_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lease.json"
+    acquire(path, lease_of("41"), nobody_lives)
+    wrong = dict.fromkeys(json.loads(path.read_text()))
+    path.write_text(json.dumps(wrong) if text == "wrong kinds" else text)
+    with pytest.raises(DlbhpcError, match=rf"{path}.* remove it"):
+        read_lease(path)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dlbhpc.layout import OutputLayout
-from dlbhpc.run.saves import Saves, measured_saves
+from dlbhpc.run.measured import Saves, worst_saves
 
 
 def told(output: OutputLayout, attempt: int, *saves: tuple[float, int]) -> None:
@@ -19,7 +19,7 @@ def told(output: OutputLayout, attempt: int, *saves: tuple[float, int]) -> None:
 
 def test_nothing_was_saved_yet(tmp_path: Path) -> None:
     told(OutputLayout(tmp_path), 1)
-    assert measured_saves([OutputLayout(tmp_path), OutputLayout(tmp_path / "none")]) is None
+    assert worst_saves([OutputLayout(tmp_path), OutputLayout(tmp_path / "none")]) is None
 
 
 def test_the_longest_of_the_newest_saves_of_each_run(tmp_path: Path) -> None:
@@ -28,4 +28,4 @@ def test_the_longest_of_the_newest_saves_of_each_run(tmp_path: Path) -> None:
     told(one, 2, (88.0, 88), *[(2.0, 20)] * 19, (3.0, 10))
     told(one, 3)
     told(other, 1, (1.0, 30))
-    assert measured_saves([one, other]) == Saves(3.0, 30)
+    assert worst_saves([one, other]) == Saves(3.0, 30)
