@@ -225,7 +225,7 @@ echo "$*" >>"$CALLS"
 case "$1" in
     begin) [ -z "$BEGIN_STATUS" ] || exit "$BEGIN_STATUS"; printf '%s' "$ATTEMPT" ;;
     spawn|task) eval "$SPAWN" ;;
-    end) exit "${END_STATUS:-0}" ;;
+    end) test -d "${DLBHPC_SCRATCH:-/}" || exit 9; exit "${END_STATUS:-0}" ;;
 esac
 """
 
@@ -389,17 +389,15 @@ def test_modules_that_do_not_load_start_nothing(
     assert bash.calls == []
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_the_scratch_folder_is_one_for_each_attempt_and_removed_unless_time_is_short(
-    with_profile: Callable[[Profile], Bash], tmp_path: Path, asked: bool
+def test_the_scratch_folder_is_one_for_each_attempt_and_removed_behind_its_end(
+    with_profile: Callable[[Profile], Bash], tmp_path: Path
 ) -> None:
     place = tmp_path / "fast disk; $(x)"
     place.mkdir()
     bash = with_profile(replace(LOCAL, scratch=str(place)))
-    stop = 'touch "$ATTEMPT/stop";' if asked else ""
-    spawn = f'echo "$DLBHPC_SCRATCH" >"$ATTEMPT/seen"; mkdir "$DLBHPC_SCRATCH"; {stop}'
+    spawn = 'echo "$DLBHPC_SCRATCH" >"$ATTEMPT/seen"; mkdir "$DLBHPC_SCRATCH"; exit 75'
     environment = {"SLURM_JOB_ID": "77", "DLBHPC_LOCAL_JOB": "5"}
-    assert bash.start(SPAWN=spawn, **environment).wait(30) == 0
+    assert bash.start(SPAWN=spawn, END_STATUS="75", **environment).wait(30) == 75
     folder = place / f"dlbhpc-77-{bash.attempt.name}"
     assert (bash.attempt / "seen").read_text() == f"{folder}\n"
-    assert folder.exists() is asked
+    assert not folder.exists()
