@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.own_folder import own_folder
 
 _DIGITS = 16
 
@@ -23,7 +23,7 @@ def unpacked(file: Path, content_sha256: str, program: str, scratch: Path) -> Pa
     The first task of a node unpacks, the others wait for it. A folder of the final name is whole:
     it gets its name by a rename. Raises DlbhpcError when it cannot be unpacked.
     """
-    place = _own_folder(scratch / f"dlbhpc-images-{os.getuid()}")
+    place = own_folder(scratch / f"dlbhpc-images-{os.getuid()}")
     target = place / content_sha256[:_DIGITS]
     with _alone(place / f"{target.name}.lock"):
         if target.is_dir():
@@ -54,18 +54,3 @@ def _alone(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _own_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise DlbhpcError(
-            f"the scratch folder {folder} cannot be made on {os.uname().nodename}: "
-            f"{error.strerror}; correct scratch in the cluster profile"
-        ) from error
-    # The place above may be open to everybody.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DlbhpcError(f"{folder} on {os.uname().nodename} is not this user's folder: remove it")
-    return folder

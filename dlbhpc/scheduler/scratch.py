@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from dlbhpc.errors import DlbhpcError
+from dlbhpc.own_folder import own_folder
 
 SCRATCH_VARIABLE = "DLBHPC_SCRATCH"
 """Environment variable: the folder SCRATCH/dlbhpc-JOB-ATTEMPT, which each node makes for itself."""
@@ -26,17 +24,7 @@ def scratch_environment(environment: Mapping[str, str]) -> dict[str, str]:
     folder = Path(named)
     if environment.get("SLURM_LOCALID", environment.get("LOCAL_RANK", "0")) == "0":
         _remove_earlier(folder)
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise DlbhpcError(
-            f"the scratch folder {folder} cannot be made on {os.uname().nodename}: "
-            f"{error.strerror}; correct scratch in the cluster profile"
-        ) from error
-    # The place above may be open to everybody.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DlbhpcError(f"{folder} on {os.uname().nodename} is not this user's folder: remove it")
+    own_folder(folder)
     return {
         "TMPDIR": str(folder),
         "TRITON_CACHE_DIR": str(folder / "triton"),
