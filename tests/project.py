@@ -20,7 +20,7 @@ from dlbhpc.run.history import read_attempts, read_events, read_progress
 from dlbhpc.scheduler.processes import marked, send
 from dlbhpc.scheduler.submission import live_lease
 
-DEADLINE_SECONDS = 240
+DEADLINE_SECONDS = 480
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
