@@ -272,7 +272,9 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
         "tests/steps/test_kill.py::test_no_published_step_is_lost_to_sigkill",
         "tests/run/test_attempt.py::test_a_torn_newest_step_is_told_and_the_one_before_is_used",
     ),
-    28: ("tests/scheduler/test_submission.py::test_starting_afresh_keeps_the_fence",),
+    28: (
+        "tests/scheduler/test_submission.py::test_starting_afresh_moves_saves_and_keeps_the_fence",
+    ),
     29: (
         "tests/inside/test_snapshots.py::"
         "test_hazard_29_a_torn_snapshot_is_not_published_and_does_not_keep_it_from_starting",

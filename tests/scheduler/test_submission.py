@@ -81,7 +81,7 @@ def test_many_leases_cost_one_look_at_the_queue(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 1
 
 
-def test_starting_afresh_moves_every_save_away_and_keeps_the_fence(run: Run) -> None:
+def test_starting_afresh_moves_saves_and_keeps_the_fence(run: Run) -> None:
     output = run.launch.output
     ghost = begin_attempt(output.steps)
     (output.steps / "step-00000003").mkdir()

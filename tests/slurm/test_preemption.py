@@ -112,6 +112,7 @@ def test_cancelled_by_preemption_and_by_its_time_limit_it_runs_again_by_itself(
     eventually((project.output.attempt(2) / "stop").exists, "the warning has come")
     send(project.training(2), signal.SIGCONT)
     project.wait_for_attempt_to_end(2)
+    eventually(lambda: "Restarts=2 " in cluster.run("scontrol", "show", "job", job), "it requeues")
     cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=60")
     # A limit that comes without a warning: KillWait is all the time there is.
     freeze_behind(project, 3)

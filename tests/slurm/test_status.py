@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm.devcluster.cluster import Cluster
-from tests.project import Project, eventually
+from tests.project import Project, eventually, kill_job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 pytest.importorskip("torch", reason="trains a real model")
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_without_a_word_is_never_complete(
 ) -> None:
     project.start("--gpus-per-node", "1", sizes=SIZES)
     project.freeze_at(attempt=1, step=1)
-    cluster.run("scancel", "--signal=KILL", "--full", job_of(project, cluster))
+    kill_job(job_of(project, cluster))
     project.wait_for_end()
     ended = row(project)
     assert ended["state"] == "interrupted"
