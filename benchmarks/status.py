@@ -77,7 +77,7 @@ def make_run(root: Path, number: int) -> None:
 def stand_ins(folder: Path) -> None:
     """squeue knows every second job, sacct says of the others that their time was up."""
     folder.mkdir()
-    queue = "".join(f"{n}|RUNNING|None|dlbhpc:t{n}\n" for n in range(0, RUNS, 2))
+    queue = "".join(f"{n}|RUNNING|None|dlbhpc-job|dlbhpc:t{n}\n" for n in range(0, RUNS, 2))
     ended = "".join(f"{n}|TIMEOUT|3600\n" for n in range(1, RUNS, 2))
     for name, text in (("squeue", queue), ("sacct", ended)):
         (folder / f"{name}.txt").write_text(text)

@@ -15,9 +15,13 @@ from dlbhpc.errors import DlbhpcError
 TAG_PREFIX = "dlbhpc:"
 """A job's comment is this and its lease's token: an orphan is found by it."""
 
+NAME_PREFIX = "dlbhpc-"
+"""Every job's name begins with this."""
+
 JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+_TAG = re.compile(rf"\b{TAG_PREFIX}(\w+)")
 _INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
-_FIELDS = "%i|%T|%r|%k"
+_FIELDS = "%i|%T|%r|%j|%k"
 _HELD_STATES = ("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _MEANWHILE = ("unable to contact", "timed out", "zero bytes", "not connected", "in standby mode")
 """What Slurm's commands say when its controller is busy or restarted: it may answer later."""
@@ -40,6 +44,7 @@ class QueuedJob:
     job_id: str
     state: str
     reason: str
+    name: str
     comment: str
 
     @property
@@ -51,13 +56,19 @@ class QueuedJob:
     def token(self) -> str | None:
         """The lease that the job runs under.
 
-        An array has one comment for all of its elements, whose leases add their number to it.
+        An array has one comment for all of its elements, whose leases add their number to it. A
+        site's filter may have put words of its own around the tag.
         """
-        prefix, tag = self.comment[: len(TAG_PREFIX)], self.comment[len(TAG_PREFIX) :]
-        element = self.job_id.partition("_")[2]
-        if prefix != TAG_PREFIX:
+        tag = _TAG.search(self.comment)
+        if tag is None:
             return None
-        return f"{tag}_{element}" if element else tag
+        element = self.job_id.partition("_")[2]
+        return f"{tag[1]}_{element}" if element else tag[1]
+
+    @property
+    def lost_its_tag(self) -> bool:
+        """Whether it is a job of ours whose comment a site's filter has replaced."""
+        return self.token is None and self.name.startswith(NAME_PREFIX)
 
 
 def slurm_command(*argv: str) -> str:
@@ -99,8 +110,9 @@ def parse_queue(lines: Iterable[str]) -> list[QueuedJob]:
     """The jobs in what squeue printed; a line that is no job (a warning) is passed over."""
     jobs = []
     for line in lines:
-        parts = line.split("|", 3)
-        if len(parts) == 4 and JOB_ID.fullmatch(parts[0]):
+        # Of our jobs only the comment may hold a bar.
+        parts = line.split("|", 4)
+        if len(parts) == 5 and JOB_ID.fullmatch(parts[0]):
             jobs.append(QueuedJob(*(part.strip() for part in parts)))
     return jobs
 

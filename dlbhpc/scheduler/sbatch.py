@@ -13,7 +13,7 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.layout import CHECKOUT, TEMPLATES
 from dlbhpc.scheduler.memory import Memory, parse_memory
 from dlbhpc.scheduler.profile import Profile
-from dlbhpc.scheduler.queue import TAG_PREFIX
+from dlbhpc.scheduler.queue import NAME_PREFIX, TAG_PREFIX
 
 # Slurm cuts a longer name in some of its displays, and %-patterns or blanks in it confuse others.
 _NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -22,10 +22,10 @@ _NAME_LENGTH = 100
 
 def job_name(launch: Launch) -> str:
     """``dlbhpc-RECIPE-DATASET``, with what Slurm might misread replaced by ``-``."""
-    parts = ["dlbhpc", launch.recipe.name, launch.recipe.dataset.name]
+    parts = [launch.recipe.name, launch.recipe.dataset.name]
     if launch.trial is not None:
         parts.append("trial")
-    return _NAME.sub("-", "-".join(parts))[:_NAME_LENGTH]
+    return _NAME.sub("-", NAME_PREFIX + "-".join(parts))[:_NAME_LENGTH]
 
 
 def sbatch_options(

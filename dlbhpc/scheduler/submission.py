@@ -23,6 +23,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._by_token: dict[str, list[QueuedJob]] | None = None
+        self._untagged: dict[str, QueuedJob] = {}
 
     def live(self, output: OutputLayout) -> Lease | None:
         """The lease of the job that owns the run now, if one does.
@@ -74,7 +75,13 @@ class Jobs:
             for job in read_queue().values():
                 if job.token is not None:
                     self._by_token.setdefault(job.token, []).append(job)
-        return sorted(self._by_token.get(lease.token, ()), key=_turn)
+                elif job.lost_its_tag:
+                    self._untagged[job.job_id] = job
+        found = self._by_token.get(lease.token, [])
+        # Where a site's filter replaces comments, a job's own id and name must do.
+        if not found and lease.job_id in self._untagged:
+            found = [self._untagged[lease.job_id]]
+        return sorted(found, key=_turn)
 
 
 def check_tagged(output: OutputLayout, jobs: Sequence[QueuedJob], wanted: int) -> None:

@@ -21,7 +21,7 @@ def job(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lease = Lease.new("slurm", "41", 0, "")
     acquire(output.lease, lease, lambda _: True)
     scripts = {
-        "squeue": f'echo "41|$(cat {tmp_path}/state)|None|dlbhpc:{lease.token}"',
+        "squeue": f'echo "41|$(cat {tmp_path}/state)|None|dlbhpc-job|dlbhpc:{lease.token}"',
         "scancel": f"echo called >>{tmp_path}/scancel; exit $(cat {tmp_path}/status)",
     }
     for name, script in scripts.items():

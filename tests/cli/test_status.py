@@ -96,7 +96,7 @@ def test_200_runs_cost_one_squeue_and_one_sacct(
 ) -> None:
     for number in range(200):
         make_run(f"run-{number}", str(number), step=2)
-    queue = [f"{number}|RUNNING|None|dlbhpc:t{number}\n" for number in range(100)]
+    queue = [f"{number}|RUNNING|None|dlbhpc-job|dlbhpc:t{number}\n" for number in range(100)]
     slurm.answer("squeue", "".join(queue))
     slurm.answer("sacct", "".join(f"{number}|TIMEOUT|60\n" for number in range(100, 200)))
     shown = rows()
@@ -124,8 +124,9 @@ def test_runs_that_said_why_they_ended_need_no_accounting(
 def test_what_waits_behind_a_job_is_told(slurm: Slurm, make_run: MakeRun, rows: Rows) -> None:
     make_run("chain", "41", step=2)
     make_run("alone", "50", step=2)
-    queue = "43|PENDING|Dependency|dlbhpc:t41\n41|RUNNING|None|dlbhpc:t41\n"
-    queue += "42|PENDING|Dependency|dlbhpc:t41\n50|PENDING|Resources|dlbhpc:t50\n"
+    queue = "43|PENDING|Dependency|dlbhpc-job|dlbhpc:t41\n41|RUNNING|None|dlbhpc-job|dlbhpc:t41\n"
+    queue += "42|PENDING|Dependency|dlbhpc-job|dlbhpc:t41\n"
+    queue += "50|PENDING|Resources|dlbhpc-job|dlbhpc:t50\n"
     slurm.answer("squeue", queue)
     chain, alone = rows()["chain"], rows()["alone"]
     assert (chain["state"], chain["job"], chain["links"]) == ("running", "41", ["42", "43"])
@@ -152,7 +153,7 @@ def test_states_of_the_queue(
     slurm: Slurm, make_run: MakeRun, rows: Rows, state: str, expected: str
 ) -> None:
     make_run("a", "7", step=1)
-    slurm.answer("squeue", f"7|{state}|None|dlbhpc:t7\n")
+    slurm.answer("squeue", f"7|{state}|None|dlbhpc-job|dlbhpc:t7\n")
     assert rows()["a"]["state"] == expected
 
 
@@ -160,7 +161,7 @@ def test_a_held_job_says_why_and_what_to_do(
     slurm: Slurm, make_run: MakeRun, rows: Rows, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run("a", "7", step=1)
-    slurm.answer("squeue", "7|PENDING|launch failed requeued held|dlbhpc:t7\n")
+    slurm.answer("squeue", "7|PENDING|launch failed requeued held|dlbhpc-job|dlbhpc:t7\n")
     assert main(["status", "--root", str(run.launch.layout.root)]) == 0
     text = capsys.readouterr().out
     assert "a: held (launch failed requeued held): scontrol release 7" in text
@@ -216,7 +217,9 @@ def test_the_time_that_is_left_is_the_measured_pace_and_only_for_what_runs(
     make_run("starts", "9")
     slurm.answer(
         "squeue",
-        "7|RUNNING|None|dlbhpc:t7\n8|PENDING|Priority|dlbhpc:t8\n9|RUNNING|None|dlbhpc:t9\n",
+        "7|RUNNING|None|dlbhpc-job|dlbhpc:t7\n"
+        "8|PENDING|Priority|dlbhpc-job|dlbhpc:t8\n"
+        "9|RUNNING|None|dlbhpc-job|dlbhpc:t9\n",
     )
     shown = rows()
     left = (shown["runs"]["total_steps"] - 2) * 5.0
@@ -231,7 +234,7 @@ def test_the_table_has_a_row_for_each_run_and_a_dash_for_what_is_not_known(
 ) -> None:
     make_run("a", "7", step=2)
     make_run("b")
-    slurm.answer("squeue", "7|RUNNING|None|dlbhpc:t7\n")
+    slurm.answer("squeue", "7|RUNNING|None|dlbhpc-job|dlbhpc:t7\n")
     assert main(["status", "--root", str(run.launch.layout.root)]) == 0
     head, first, second = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head == "run recipe dataset state job step attempts last end ETA".split()

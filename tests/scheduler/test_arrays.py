@@ -133,7 +133,8 @@ def test_an_element_is_found_by_the_arrays_tag_and_its_own_number(
     runs: dict[int, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = {
-        job_id: QueuedJob(job_id, "RUNNING", "None", "dlbhpc:abc") for job_id in ("700_1", "700_3")
+        job_id: QueuedJob(job_id, "RUNNING", "None", "dlbhpc-duo-owt", "dlbhpc:abc")
+        for job_id in ("700_1", "700_3")
     }
     monkeypatch.setattr(submission, "read_queue", lambda: queue)
     output = runs[3].launch.output
@@ -209,7 +210,7 @@ def test_an_array_that_was_made_although_sbatch_failed_is_adopted(
     (slurm / "squeue").write_text(f"#!/bin/bash\ncat {queue} 2>/dev/null || true")
     (slurm / "sbatch").write_text(
         '#!/bin/bash\ntag=$(sed -n "s/^#SBATCH --comment=//p" "${@: -1}")\n'
-        f'for n in 1 3; do echo "700_$n|PENDING|None|$tag"; done >{queue}; exit 1'
+        f'for n in 1 3; do echo "700_$n|PENDING|None|dlbhpc-job|$tag"; done >{queue}; exit 1'
     )
     assert submit_array(runs, SLURM).jobs == {1: "700_1", 3: "700_3"}
 

@@ -40,7 +40,7 @@ class Slurm:
             "scancel": 'sed -i "/^$1|/d" ' + str(self.queue),
             "sbatch": (
                 f"id=$((41 + $(wc -l <{self.queue})))\n"
-                f'echo "$id|PENDING|None|{tag}" >>{self.queue}\n'
+                f'echo "$id|PENDING|None|dlbhpc-job|{tag}" >>{self.queue}\n'
                 '[[ "$*" == *--parsable* ]] && echo $id || echo Submitted batch job $id'
             ),
         }
@@ -54,7 +54,7 @@ class Slurm:
 
     def add(self, job_id: str, token: str, state: str = "PENDING") -> None:
         with self.queue.open("a") as file:
-            file.write(f"{job_id}|{state}|None|dlbhpc:{token}\n")
+            file.write(f"{job_id}|{state}|None|dlbhpc-job|dlbhpc:{token}\n")
 
     def called(self, name: str) -> list[str]:
         return [line for line in self.calls.read_text().splitlines() if line.startswith(name)]

@@ -36,19 +36,28 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_lines_that_are_no_jobs_are_passed_over() -> None:
     lines = [
         "slurm_load_jobs: warning: something",
-        "41|RUNNING|None|dlbhpc:abc",
-        "42_3|PENDING|Resources|somebody's|own | comment",
+        "41|RUNNING|None|dlbhpc-duo-owt|dlbhpc:abc",
+        "42_3|PENDING|Resources|job|somebody's|own | comment",
         "",
     ]
     assert parse_queue(lines) == [
-        QueuedJob("41", "RUNNING", "None", "dlbhpc:abc"),
-        QueuedJob("42_3", "PENDING", "Resources", "somebody's|own | comment"),
+        QueuedJob("41", "RUNNING", "None", "dlbhpc-duo-owt", "dlbhpc:abc"),
+        QueuedJob("42_3", "PENDING", "Resources", "job", "somebody's|own | comment"),
     ]
 
 
-@pytest.mark.parametrize(("comment", "token"), [("dlbhpc:abc", "abc"), ("abc", None), ("", None)])
+@pytest.mark.parametrize(
+    ("comment", "token"),
+    [
+        ("dlbhpc:abc", "abc"),
+        ("project=7 dlbhpc:abc; checked", "abc"),
+        ("abc", None),
+        ("notdlbhpc:abc", None),
+        ("", None),
+    ],
+)
 def test_the_tag_of_a_job(comment: str, token: str | None) -> None:
-    assert QueuedJob("1", "RUNNING", "None", comment).token == token
+    assert QueuedJob("1", "RUNNING", "None", "any", comment).token == token
 
 
 def test_the_users_own_settings_do_not_change_what_is_asked(

@@ -10,7 +10,10 @@ from dlbhpc.scheduler.state import Facts, state_of
 
 def queued(state: str, reason: str = "None") -> Facts:
     return Facts(
-        queued=QueuedJob("41", state, reason, "dlbhpc:t"), owned=True, job_id="41", attempt_of="41"
+        queued=QueuedJob("41", state, reason, "dlbhpc-duo-owt", "dlbhpc:t"),
+        owned=True,
+        job_id="41",
+        attempt_of="41",
     )
 
 

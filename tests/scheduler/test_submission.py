@@ -49,7 +49,7 @@ def test_a_lease_of_another_host_counts_as_alive_and_says_how_to_free_it(tmp_pat
 @pytest.fixture
 def one_job(monkeypatch: pytest.MonkeyPatch) -> QueuedJob:
     """Slurm's queue holds one job, tagged with the token abc."""
-    job = QueuedJob("41", "RUNNING", "None", "dlbhpc:abc")
+    job = QueuedJob("41", "RUNNING", "None", "dlbhpc-duo-owt", "dlbhpc:abc")
     monkeypatch.setattr(submission, "read_queue", lambda: {"41": job})
     return job
 
@@ -68,6 +68,24 @@ def test_a_job_of_slurm_is_known_by_its_tag(
     one_job: QueuedJob, job_id: str, token: str, alive: bool
 ) -> None:
     lease = replace(own_lease(), scheduler="slurm", job_id=job_id, token=token, pid_started="x")
+    assert Jobs().is_alive(lease) is alive
+
+
+@pytest.mark.parametrize(
+    ("name", "comment", "alive"),
+    [
+        ("dlbhpc-duo-owt", "project=7", True),
+        ("dlbhpc-duo-owt", "", True),
+        ("dlbhpc-duo-owt", "dlbhpc:other", False),  # the id was given to another run
+        ("somebodys", "project=7", False),  # ... or to another job
+    ],
+)
+def test_a_job_whose_comment_a_site_replaces_is_known_by_its_id_and_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, comment: str, alive: bool
+) -> None:
+    job = QueuedJob("41", "RUNNING", "None", name, comment)
+    monkeypatch.setattr(submission, "read_queue", lambda: {"41": job})
+    lease = replace(own_lease(), scheduler="slurm", job_id="41", token="abc", pid_started="x")
     assert Jobs().is_alive(lease) is alive
 
 
