@@ -24,11 +24,18 @@ DEADLINE_SECONDS = 480
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds; fails with `what` after a generous time."""
+    """Wait until the condition holds; fails with `what` after a generous time.
+
+    A look that is dear, as one that asks Slurm, is taken less often: what is waited for needs the
+    machine more.
+    """
     deadline = time.monotonic() + DEADLINE_SECONDS
+    looked = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"waited in vain until {what}"
+        time.sleep(min(max(0.02, 5 * (now - looked)), 0.5))
+        looked = time.monotonic()
 
 
 @dataclass(frozen=True)
