@@ -71,7 +71,8 @@ def _adapt(torch):
     if not torch.cuda.is_available():
         _train_on_cpu(torch)
     if updates := _updates_before_freezing():
-        _freeze_after(updates, torch.optim.optimizer.register_optimizer_step_post_hook)
+        optimizers = sys.modules["torch.optim.optimizer"]
+        _freeze_after(updates, optimizers.register_optimizer_step_post_hook)
 
 
 def _train_on_cpu(torch):
