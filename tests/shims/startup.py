@@ -95,7 +95,7 @@ def _train_on_cpu(torch):
 
 
 def _updates_before_freezing():
-    """Of this attempt: SHIM_FREEZE names the numbers, "4,3" for the first attempt and the second."""
+    """Of this attempt: SHIM_FREEZE has the number of each, "4,3" of the first and the second."""
     numbers = os.environ.get("SHIM_FREEZE")
     attempt = os.environ.get("DLBHPC_ATTEMPT_FILE")
     if not numbers or not attempt:
