@@ -72,8 +72,9 @@ DEPARTURES: dict[int, tuple[str, tuple[str, ...], dict[str, object]]] = {
         {"eval.valid.n_samples": 0},
     ),
     17: (
-        "newer versions of torch cannot load the checkpoints of four upstreams",
-        ("mdlm", "duo", "duo_dcd", "candi", "rdlm"),
+        # flm tells torch to, and newer versions of Lightning tell it otherwise.
+        "newer versions of torch cannot load the checkpoints of five upstreams",
+        ("flm", "fmlm", "mdlm", "duo", "duo_dcd", "candi", "rdlm"),
         {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
     ),
     27: (

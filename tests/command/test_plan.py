@@ -225,7 +225,7 @@ def test_a_route_runs_offline_in_its_environment(tmp_path: Path, recipe: str) ->
     on_output = environment.pop("TMPDIR", None)
     assert on_output == (f"{launch.output.folder}/tmp" if recipe in ("flm", "candi") else None)
     unpickles = environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    assert unpickles == ("1" if recipe in ("mdlm", "duo", "candi", "rdlm") else None)
+    assert unpickles == ("1" if recipe in ("flm", "mdlm", "duo", "candi", "rdlm") else None)
     assert environment == {
         "HF_HOME": f"{root}/{HF}",
         "HF_DATASETS_CACHE": f"{root}/{HF}/datasets",

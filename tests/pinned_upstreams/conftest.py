@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from dlbhpc.layout import CHECKOUT
-from tests.project import Project
+from dlbhpc.layout import CHECKOUT, Layout
+from tests.project import Project, eventually
 
 CHECKOUTS = Path(os.environ.get("DLBHPC_UPSTREAMS") or CHECKOUT / "upstreams")
 PACKAGES = CHECKOUT / ".cache" / "upstream-packages"
+OLD_LIGHTNING = CHECKOUT / ".cache" / "lightning-2.2.1"
+"""What mdlm, duo, sdtt and di4c pin."""
 SHIMS = CHECKOUT / "tests" / "shims"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """More threads, on cores that others use too, wait for each other."""
@@ -33,121 +35,109 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
-def upstream_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+def _interpreter(folder: Path, *first: Path) -> str:
     """An interpreter with this one's packages, those of the upstreams, and the shims.
 
     The product starts the upstreams with the interpreter that runs it, and lets no Python settings
     of the caller's in: what a test wants in there has to be part of the interpreter.
     """
     pytest.importorskip("torch", reason="trains")
-    if not PACKAGES.is_dir():
-        pytest.skip(f"{PACKAGES} is absent; 'make .cache/{PACKAGES.name}' installs it")
-    folder = tmp_path_factory.mktemp("python")
+    for path in (PACKAGES, *first):
+        if not path.is_dir():
+            pytest.skip(f"{path} is absent; 'make .cache/{path.name}' installs it")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    paths = [PACKAGES, sysconfig.get_paths()["purelib"], SHIMS]
+    paths = [*first, PACKAGES, sysconfig.get_paths()["purelib"], SHIMS]
     (site / "all.pth").write_text("".join(f"{path}\n" for path in paths) + "import startup\n")
     return str(folder / "bin" / "python")
 
 
 @pytest.fixture(scope="session")
-def trial_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Prepares a dataset of trials, once; returns the ``data`` folder it lies in."""
-    root = tmp_path_factory.mktemp("trial-data")
-    prepared = set()
-
-    def prepare(dataset: str) -> Path:
-        if dataset not in prepared:
-            done = Project(root).dlbhpc("data", "prepare", dataset, "--trial")
-            assert done.returncode == 0, done.stderr
-            prepared.add(dataset)
-        return root / "data"
-
-    return prepare
+def upstream_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _interpreter(tmp_path_factory.mktemp("python"))
 
 
-Maker = Callable[..., Project]
+@pytest.fixture(scope="session")
+def old_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """With the Lightning that four upstreams pin."""
+    return _interpreter(tmp_path_factory.mktemp("old-python"), OLD_LIGHTNING)
 
 
-def _maker(python: str, data: Callable[[str], Path], folder: Path) -> Iterator[Maker]:
-    runs: list[Project] = []
-
-    def make(recipe: str, *upstreams: str, dataset: str = "lm1b") -> Project:
-        root = folder / f"project-{len(runs)}"
-        (root / "upstreams").mkdir(parents=True)
-        for upstream in upstreams:
-            source = CHECKOUTS / upstream
-            if not source.is_dir():
-                pytest.skip(f"there is no checkout {source} (set DLBHPC_UPSTREAMS to its folder)")
-            (root / "upstreams" / upstream).symlink_to(source.resolve())
-        shutil.copytree(data(dataset), root / "data", symlinks=True)
-        runs.append(Project(root, "local", recipe, dataset, python, environment=ONE_THREAD))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.kill_everything()
+@pytest.fixture(scope="session")
+def trials(upstream_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project root with small lm1b data and the checkouts at hand; its run is mdlm's."""
+    root = tmp_path_factory.mktemp("trials")
+    (root / "upstreams").mkdir()
+    for source in CHECKOUTS.glob("*/.git"):
+        (root / "upstreams" / source.parent.name).symlink_to(source.parent.resolve())
+    project = Project(root, "local", "mdlm", "lm1b", upstream_python, environment=ONE_THREAD)
+    done = project.dlbhpc("data", "prepare", "lm1b", "--trial")
+    assert done.returncode == 0, done.stderr
+    yield project
+    for output in Layout.at(root).trials.glob("*/*"):
+        replace(project, name=output.name).kill_everything()
 
 
-@pytest.fixture
-def new_run(
-    upstream_python: str, trial_data: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Maker]:
-    """Makes project roots with trial data and a checkout: ``new_run(recipe, upstream)``."""
-    yield from _maker(upstream_python, trial_data, tmp_path)
+def require_checkout(upstream: str) -> None:
+    if not (CHECKOUTS / upstream / ".git").exists():
+        pytest.skip(f"there is no checkout of {upstream} in {CHECKOUTS} (set DLBHPC_UPSTREAMS)")
 
 
-@pytest.fixture(scope="module")
-def module_run(
-    upstream_python: str,
-    trial_data: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Maker]:
-    """The same, for what several tests look at."""
-    yield from _maker(upstream_python, trial_data, tmp_path_factory.mktemp("runs"))
+@pytest.fixture(scope="session")
+def at_neighbours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes a copy of this project that is pinned to the commit at hand of an upstream.
 
-
-def at_neighbour(run: Project, upstream: str, folder: Path) -> Project:
-    """The run with a checkout of this project that is pinned to the upstream's commit at hand.
-
-    For an upstream whose pinned commit is not to be had.
+    For flm and sdtt, whose pinned commits are not to be had: as it is, the project rightly refuses
+    any other.
     """
-    for part in ("dlbhpc", "templates", "slurm"):
-        shutil.copytree(
-            CHECKOUT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    pin = folder / "dlbhpc" / "conf" / "upstream" / f"{upstream}.yaml"
-    head = subprocess.run(
-        ["git", "-C", str(CHECKOUTS / upstream), "rev-parse", "HEAD"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    pin.write_text(re.sub(r"(?m)^commit: .*$", f"commit: {head}", pin.read_text()))
-    return replace(run, checkout=folder)
+
+    def copy(upstream: str) -> Path:
+        folder = tmp_path_factory.mktemp(f"pinned-to-another-{upstream}")
+        for part in ("dlbhpc", "templates", "slurm"):
+            shutil.copytree(
+                CHECKOUT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        pin = folder / "dlbhpc" / "conf" / "upstream" / f"{upstream}.yaml"
+        head = subprocess.run(
+            ["git", "-C", str(CHECKOUTS / upstream), "rev-parse", "HEAD"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        pin.write_text(re.sub(r"(?m)^commit: .*$", f"commit: {head}", pin.read_text()))
+        return folder
+
+    return copy
 
 
-def interrupt_twice(run: Project, first: int, second: int, **options: Any) -> None:
-    """Preempt in attempt 1, kill attempt 2, and finish with attempt 3."""
-    run.start(**options)
-    run.freeze_at(attempt=1, step=first)
-    assert run.dlbhpc("preempt", str(run.output.folder)).returncode == 0
-    run.freeze_at(attempt=2, step=second)
-    run.kill_everything()
-    finish(run, **options)
-    attempts = run.report()["attempts"]
-    ends = [attempt["end"] for attempt in attempts]
-    assert ends == ["preempted", "interrupted", "completed"], tail(run)
-    preempted, killed, last = attempts
-    assert killed["from_step"] == preempted["to_step"] >= first, tail(run)
-    # What was killed had told steps that it had not saved yet.
-    assert preempted["to_step"] <= last["from_step"] <= killed["to_step"], tail(run)
+def frozen_after(run: Project, *updates: int) -> Project:
+    """The run with attempts that freeze behind so many updates: 3, 2 for the first and second."""
+    numbers = ",".join(map(str, updates))
+    return replace(run, environment={**run.environment, "SHIM_FREEZE": numbers})
 
 
-def finish(run: Project, *flags: str, **options: Any) -> None:
+def wait_until_frozen(run: Project, attempt: int, ranks: int = 1) -> None:
+    """Until every rank of an attempt has stopped behind its updates; the attempt may not end."""
+    end = run.output.attempt(attempt) / "end.json"
+    eventually(
+        lambda: end.exists() or sum(map(_is_stopped, run.training(attempt))) == ranks,
+        f"attempt {attempt} is frozen",
+    )
+    assert not end.exists(), tail(run)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    # The command's name stands in parentheses and may hold anything, blanks included.
+    return status.rpartition(")")[2].split()[0] == "T"
+
+
+def finish(run: Project, *flags: str, sizes: str) -> None:
     """Submit and wait; the run must be complete."""
-    done = run.submit(*flags, "--follow", **options)
+    done = run.submit(*flags, "--follow", sizes=sizes)
     assert done.returncode == 0, done.stdout + done.stderr + tail(run)
     assert run.report()["state"] == "completed", tail(run)
 
@@ -159,3 +149,11 @@ def log(run: Project) -> str:
 
 def tail(run: Project) -> str:
     return log(run)[-6000:]
+
+
+def last_state(run: Project) -> dict[str, Any]:
+    """What the last step directory holds of the optimization, a kept teacher included."""
+    newest = max(run.output.steps.glob("step-*"))
+    content = run.load(newest / "training_state.pt")
+    kept = {key: content[key] for key in ("state_dict", "optimizer_states", "ema", "global_step")}
+    return {**kept, "shared": content["dlbhpc"]["shared"]}
