@@ -143,6 +143,23 @@ def test_verify_of_what_is_not_built_says_how_to_build_it(
     assert "the image duo is not built: make image-duo" in capsys.readouterr().err
 
 
+def test_a_shell_opens_in_the_image_without_the_users_home_and_environment(
+    built: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execvp", lambda program, argv: started.append([program, *argv[1:]]))
+    main(["image", "shell", "reference", "--root", str(root)])
+    options = ["--cleanenv", "--no-home", "--bind", str(root)]
+    assert started == [["apptainer", "shell", *options, str(built)]]
+
+
+def test_all_are_built_one_after_the_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("dlbhpc.cli.image._build", lambda spec, *_: asked.append(spec.name))
+    assert main(["image", "build", "all", "--root", str(root)]) == 0
+    assert asked == list_images()
+
+
 def test_what_the_profile_sets_enters_the_image_of_its_runs(built: Path, launch: Launch) -> None:
     folder = launch.layout.root / "slurm" / "profiles"
     folder.mkdir(parents=True)
