@@ -148,5 +148,7 @@ def _image(launch: Launch, profile: Profile) -> RunImage | None:
     if profile.container == "none":
         return None
     from dlbhpc.images.use import choose_image
+    from dlbhpc.scheduler.sbatch import variables
 
-    return choose_image(launch, profile.container, profile.container_mount, profile.container_gpu)
+    mount, gpu = profile.container_mount, profile.container_gpu
+    return choose_image(launch, profile.container, mount, gpu, variables(profile))

@@ -23,7 +23,7 @@ _WRITES_INTO_ITS_CACHE = "datasets_cache"
 
 
 def choose_image(
-    launch: Launch, program: str, mount: str, gpu: str, variables: Iterable[str] = ()
+    launch: Launch, program: str, mount: str, gpu: str, variables: Iterable[str]
 ) -> RunImage:
     """The built image of the launch's upstream, for a run to go through.
 

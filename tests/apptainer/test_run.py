@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dlbhpc.images.mounts import look, mount_modes
 from dlbhpc.images.record import read_record
 from dlbhpc.layout import Layout
 from dlbhpc.run.history import read_attempts
 from dlbhpc.run.record import read_run
+from dlbhpc.scheduler.processes import send
 from slurm.devcluster.cluster import Cluster
-from tests.project import Project, identical
+from tests.project import Project, eventually, identical
 from tests.slurm.conftest import cluster, project, straight, worker_cluster
 from tests.slurm.test_preemption import preempt
 
@@ -38,6 +42,9 @@ def write_profile(root: Path, name: str, base: str, program: str, mount: str) ->
         "container_gpu: none",
         "environment: {SITE_VARIABLE: enters}",
     ]
+    if mount == "fuse":
+        # Root, too, then mounts as a user without privileges does.
+        lines[-1] = "environment: {SITE_VARIABLE: enters, APPTAINER_USERNS: '1'}"
     (folder / f"{name}.yaml").write_text("\n".join(lines) + "\n")
 
 
@@ -46,6 +53,12 @@ def environment_inside(project: Project, attempt: int) -> dict[str, str]:
     (pid, *_) = project.training(attempt)
     text = Path(f"/proc/{pid}/environ").read_text()
     return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+def by_fuse(project: Project, attempt: int) -> bool:
+    """Whether the attempt's training sees its image through FUSE."""
+    (pid, *_) = project.training(attempt)
+    return " - fuse." in Path(f"/proc/{pid}/mountinfo").read_text()
 
 
 @pytest.mark.slurm
@@ -65,6 +78,7 @@ def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
     assert inside["APPTAINER_CONTAINER"] == str(image)
     assert inside["SITE_VARIABLE"] == "enters"
     assert inside["HOME"] == str(frozen.output.temporary / "home")
+    assert not by_fuse(frozen, 1)
     # Slurm continues what stands still before it asks it to stop.
     preempt(cluster)
     frozen.wait_for_end()
@@ -77,6 +91,42 @@ def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
     assert chosen is not None
     built = read_record(Layout.at(project.root), "reference")
     assert chosen.content_sha256 == built.content_sha256
+    assert identical(frozen.state(), straight(2, SIZES).state())
+
+
+@pytest.mark.slurm
+def test_mounted_by_fuse_it_is_asked_to_stop_by_a_file_and_survives_a_signal_that_unmounts_it(
+    apptainer: str,
+    put_image: PutImage,
+    cluster: Cluster,
+    project: Project,
+    straight: Callable[[int, str], Project],
+) -> None:
+    if "fuse" not in mount_modes(look(apptainer)):
+        pytest.skip("images cannot be mounted by FUSE here")
+    put_image(project.root)
+    write_profile(project.root, "frozen", "devcluster", apptainer, "fuse")
+    frozen = Project(project.root, cluster="frozen")
+    frozen.start(*SHAPE, sizes=SIZES)
+    # Before its time is over, the batch shell alone is told: the image stays.
+    frozen.freeze_at(1, 2)
+    assert by_fuse(frozen, 1)
+    job = read_attempts(frozen.output)[0].job_id
+    cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=1")
+    eventually((frozen.output.attempt(1) / "stop").exists, "the warning has come")
+    send(frozen.training(1), signal.SIGCONT)
+    eventually(lambda: "Restarts=1 " in cluster.run("scontrol", "show", "job", job), "it requeues")
+    cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=60")
+    # A preemption reaches the helper that mounts the image, too.
+    record = frozen.output.attempt(2) / "attempt.json"
+    eventually(record.exists, "attempt 2 begins")
+    first = read_attempts(frozen.output)[0]
+    begun = json.loads(record.read_text())["resumed_from"]
+    assert begun == first.reached, "the checkpoint was written whole"
+    frozen.freeze_at(2, begun + 1)
+    preempt(cluster)
+    frozen.wait_for_end()
+    assert frozen.ends() == ["time limit", "preempted", "completed"]
     assert identical(frozen.state(), straight(2, SIZES).state())
 
 

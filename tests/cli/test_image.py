@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.cli.main import main
+from dlbhpc.cli.start import prepare
+from dlbhpc.command import Launch
 from dlbhpc.images.base import default_base
 from dlbhpc.images.build import build
 from dlbhpc.images.spec import list_images, load_image
 from dlbhpc.layout import CHECKOUT, Layout
+from dlbhpc.scheduler.profile import load_profile
 from tests.images.conftest import fake_apptainer, own_containers, write_sif
 
 __all__ = ["fake_apptainer", "own_containers", "write_sif"]
@@ -138,3 +141,32 @@ def test_verify_of_what_is_not_built_says_how_to_build_it(
 ) -> None:
     assert main(["image", "verify", "duo", "--root", str(root)]) == 2
     assert "the image duo is not built: make image-duo" in capsys.readouterr().err
+
+
+def test_a_shell_opens_in_the_image_without_the_users_home_and_environment(
+    built: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execvp", lambda program, argv: started.append([program, *argv[1:]]))
+    main(["image", "shell", "reference", "--root", str(root)])
+    options = ["--cleanenv", "--no-home", "--bind", str(root)]
+    assert started == [["apptainer", "shell", *options, str(built)]]
+
+
+def test_all_are_built_one_after_the_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("dlbhpc.cli.image._build", lambda spec, *_: asked.append(spec.name))
+    assert main(["image", "build", "all", "--root", str(root)]) == 0
+    assert asked == list_images()
+
+
+def test_what_the_profile_sets_enters_the_image_of_its_runs(built: Path, launch: Launch) -> None:
+    folder = launch.layout.root / "slurm" / "profiles"
+    folder.mkdir(parents=True)
+    lines = ["container: apptainer", "network_interface: ib0", "environment: {SITE: here}"]
+    text = "\n".join(["defaults: [local, _self_]", *lines])
+    (folder / "frozen.yaml").write_text(text + "\n")
+    image = prepare(launch, load_profile("frozen", launch.layout.root)).image
+    assert image is not None
+    assert image.program == "apptainer"
+    assert image.variables == ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SITE")
