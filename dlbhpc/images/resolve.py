@@ -42,6 +42,7 @@ def resolve(folder: Path, constraints: Sequence[Locked] = ()) -> tuple[Locked, .
         held = Path(scratch) / "constraints.txt"
         held.write_text("".join(f"{package.name}=={package.version}\n" for package in constraints))
         argv = [uv(), "pip", "compile", "--quiet", "--format", "pylock.toml", "--generate-hashes"]
+        # Nothing is built for an answer (uv.toml says what sdists need): any interpreter will do.
         argv += ["--python-version", environment.python, "--no-python-downloads"]
         argv += ["--python-platform", "x86_64-manylinux_{}_{}".format(*GLIBC)]
         argv += ["--exclude-newer", environment.index_date, "--constraint", str(held)]

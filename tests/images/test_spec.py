@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.images.spec import list_images, load_image
+from dlbhpc.layout import CONTAINERS
 
 PYTHONS = {
     "candi": "3.11",
@@ -56,6 +58,12 @@ def test_what_the_index_has_no_wheel_of_never_comes_from_elsewhere(name: str) ->
         if package in environment.from_source:
             assert environment.build_environment[variable] == "TRUE"
             assert environment.cuda is not None
+
+
+def test_what_a_package_without_a_wheel_needs_is_said_so_that_resolving_runs_no_setup_py() -> None:
+    said = re.findall(r'(?m)^name = "(.+)"$', (CONTAINERS / "uv.toml").read_text())
+    built = {name for image in list_images() for name in load_image(image).environment.from_source}
+    assert set(said) == built
 
 
 def test_an_unknown_image_is_refused_with_the_known_ones() -> None:
