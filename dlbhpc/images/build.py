@@ -33,6 +33,7 @@ from dlbhpc.images.record import (
     write_record,
 )
 from dlbhpc.images.registry import resolve_digest
+from dlbhpc.images.rootless import rootless_advice
 from dlbhpc.images.sif import read_digests
 from dlbhpc.images.source import source_commit, stage_source
 from dlbhpc.images.spec import ImageSpec
@@ -101,7 +102,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         _let_all_read(stage)
         image = work / "image.sif"
         variables = _variables(layout.images, work)
-        run(build_argv(program, image, work, wheelhouse), stage, variables, say)
+        _run_builder(build_argv(program, image, work, wheelhouse), stage, variables, say)
         run([program, "test", *_ISOLATED, str(image)], stage, variables, say)
         found = read_digests(image)
         path = layout.images / image_file(spec.name, commit)
@@ -149,6 +150,16 @@ def build_argv(program: str, image: Path, work: Path, wheelhouse: Path | None) -
     if wheelhouse is not None:
         argv += ["--bind", f"{wheelhouse.resolve()}:{_WHEELHOUSE}:ro"]
     return [*argv, str(image), "image.def"]
+
+
+def _run_builder(argv: list[str], stage: Path, variables: Mapping[str, str], say: Say) -> None:
+    try:
+        run(argv, stage, variables, say)
+    except DlbhpcError as error:
+        advice = rootless_advice(os.geteuid())
+        if advice is None:
+            raise
+        raise DlbhpcError(f"{error}\n{advice}") from error
 
 
 def _docker_references(spec: ImageSpec, base: Base) -> list[str]:

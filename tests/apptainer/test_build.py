@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_the_image_carries_its_labels_and_a_source_that_nobody_writes(
     assert f"dlbhpc.lock: {record.lock_sha256}\n" in labels
     script = "find /opt/dlbhpc /opt/dlbhpc/upstream -perm /222 ! -type l -path '*upstream/*'"
     assert said(apptainer, "exec", *APART, str(image), "sh", "-c", script) == ""
+
+
+def test_it_runs_the_entry_point_and_opens_a_shell(
+    apptainer: str, image: Path, put_image: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    assert "sampling_steps: 128\n" in said(apptainer, "run", *APART, str(image), "--cfg", "job")
+    put_image(tmp_path)
+    argv = [sys.executable, "-m", "dlbhpc", "image", "shell", "reference", "--root", str(tmp_path)]
+    script = "command -v python; echo $NOT_NAMED; exit 3\n"
+    environment = {**os.environ, "NOT_NAMED": "leaks"}
+    done = subprocess.run(argv, input=script, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (3, "/opt/venv/bin/python\n\n")
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 135])

@@ -68,7 +68,9 @@ def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
     cluster: Cluster,
     project: Project,
     straight: Callable[[int, str], Project],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("NOT_NAMED", "stays outside")
     image = put_image(project.root)
     write_profile(project.root, "frozen", "devcluster", apptainer, "kernel")
     frozen = Project(project.root, cluster="frozen")
@@ -77,6 +79,8 @@ def test_preempted_on_slurm_it_requeues_and_ends_with_the_bits_of_a_run_outside(
     inside = environment_inside(frozen, 1)
     assert inside["APPTAINER_CONTAINER"] == str(image)
     assert inside["SITE_VARIABLE"] == "enters"
+    assert inside["SLURM_PROCID"] in ("0", "1")
+    assert "NOT_NAMED" not in inside
     assert inside["HOME"] == str(frozen.output.temporary / "home")
     assert not by_fuse(frozen, 1)
     # Slurm continues what stands still before it asks it to stop.

@@ -79,8 +79,7 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
 ) -> None:
     make()
     argv = fake_apptainer.read_text().split("\n")
-    rootless = [] if os.geteuid() == 0 else ["--fakeroot"]
-    assert argv[: len(rootless) + 3] == ["build", "--notest", "--force", *rootless]
+    assert argv[:3] == ["build", "--notest", "--force"]
     assert argv[-2] == "image.def"
     stage = Path(f"{fake_apptainer}.stage")
     assert (stage / "source" / "dlbhpc" / "reference" / "main.py").is_file()
@@ -96,6 +95,15 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
         assert Path(environment[f"{family}_CACHEDIR"]).is_relative_to(layout.images)
         assert Path(environment[f"{family}_TMPDIR"]).is_relative_to(layout.images)
     assert "SOURCE_DATE_EPOCH" not in os.environ
+
+
+@pytest.mark.parametrize(("uid", "rootless"), [(0, False), (4242000, True)])
+def test_only_root_builds_without_fakeroot(
+    make: Build, fake_apptainer: Path, monkeypatch: pytest.MonkeyPatch, uid: int, rootless: bool
+) -> None:
+    monkeypatch.setattr(module.os, "geteuid", lambda: uid)
+    make()
+    assert ("--fakeroot" in fake_apptainer.read_text().split("\n")) is rootless
 
 
 def test_an_empty_folder_of_the_projects_hides_each_one_of_the_host(
@@ -167,6 +175,15 @@ def test_a_failed_build_leaves_no_image_and_tells_the_last_words(
     with pytest.raises(DlbhpcError, match=r"(?s)exit status 255.*FATAL: no such thing"):
         make()
     assert [path.name for path in layout.images.iterdir()] == [".cache"]
+
+
+def test_a_failed_build_that_is_not_roots_says_what_it_may_lack(
+    make: Build, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAILS", "yes")
+    monkeypatch.setattr(module.os, "geteuid", lambda: 4242000)
+    with pytest.raises(DlbhpcError, match=r"(?s)FATAL: no such thing.*4242000 has none in /etc/"):
+        make()
 
 
 def test_a_failed_build_leaves_the_earlier_image(
