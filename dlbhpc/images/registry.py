@@ -50,7 +50,8 @@ def resolve_digest(reference: str) -> str:
     except (OSError, ValueError) as error:
         raise DlbhpcError(
             f"the registry of {reference} cannot be asked for its digest ({error}): put the line "
-            f"{reference}@sha256:DIGEST into base.lock, or take another BASE (docs/images.md)"
+            f"{reference}@sha256:DIGEST into base.lock, or see what docs/images.md says of a site "
+            "without a network"
         ) from error
     digest = answer.get("docker-content-digest", "")
     if not _DIGEST.fullmatch(digest):
