@@ -38,7 +38,9 @@ class SdttTeacher:
 class DuoTeacher:
     """duo's distillation: the teacher, which is a copy of the student as a round begins.
 
-    Left alone, a run that resumes within a round takes the resumed student for its teacher.
+    Left alone, a run that resumes within a round takes the resumed student for its teacher. Whether
+    it drops out is kept as well: made in the check before training, which a resumed run does not
+    repeat, it never does; made in a training step, it would.
     """
 
     name = "teacher"
@@ -47,9 +49,11 @@ class DuoTeacher:
         self._module = module
 
     def save(self) -> Optional[dict[str, Any]]:
-        """Weights on the CPU; None before the first loss, when there is no teacher yet."""
+        """Weights on the CPU, and the mode; None before the first loss, without a teacher yet."""
         teacher = self._module.teacher
-        return None if teacher is None else {"weights": _on_cpu(teacher)}
+        if teacher is None:
+            return None
+        return {"weights": _on_cpu(teacher), "training": teacher.training}
 
     def restore(self, state: Optional[dict[str, Any]]) -> None:
         """Make the teacher as the module does it, then give it the weights of this round."""
@@ -58,6 +62,7 @@ class DuoTeacher:
         if self._module.teacher is None:
             self._module.teacher = copy.deepcopy(self._module.backbone)
         self._module.teacher.load_state_dict(state["weights"])
+        self._module.teacher.train(state["training"])
 
 
 _KEEPERS: dict[str, Callable[[Any], Keeper]] = {
