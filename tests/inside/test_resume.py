@@ -73,6 +73,11 @@ HAZARDS = {
     },
     "6: the teacher and the step of time of sdtt": {"teacher": "sdtt", "samples": 16},
     "7: the teacher of duo's distillation": {"teacher": "duo", "samples": 16},
+    "7: a teacher that the check before training made": {
+        "teacher": "duo",
+        "samples": 16,
+        "sanity": 1,
+    },
     "7: the same on two ranks": {"teacher": "duo", "samples": 28, "devices": 2},
 }
 

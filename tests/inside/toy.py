@@ -287,9 +287,16 @@ class Distillation(Toy):
     def backbone(self):
         return self.net
 
-    def training_step(self, batch, batch_idx):
+    def make_teacher(self):
         if self.teacher is None:
             self.teacher = copy.deepcopy(self.net)
+
+    def validation_step(self, batch, batch_idx):
+        self.make_teacher()  # As it is now, which is without dropout; and so it stays.
+        super().validation_step(batch, batch_idx)
+
+    def training_step(self, batch, batch_idx):
+        self.make_teacher()
         if self.trainer.global_step % 3 == 0:
             for new, old in zip(self.net.parameters(), self.teacher.parameters(), strict=True):
                 old.data.copy_(new.data)
