@@ -25,7 +25,7 @@ from dlbhpc.run import completion
 from dlbhpc.run.ending import write_end
 from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts
 from dlbhpc.run.identity import config_digest, identity_digest
-from dlbhpc.run.inputs import verify_inputs
+from dlbhpc.run.inputs import check_same_inputs, verify_inputs
 from dlbhpc.run.reasons import NO_PROGRESS_LIMIT, RULES, Reason
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
 from dlbhpc.run.teacher import settle_teacher
@@ -116,8 +116,9 @@ def _prepare(
     output = run.launch.output
     output.temporary.mkdir(exist_ok=True)
     run = settle_teacher(run)
-    verify_inputs(run.launch, run.image)
+    manifest = verify_inputs(run.launch, run.image)
     adaptation = ensure_adapted_teacher(run.launch)
+    check_same_inputs(run, manifest, adaptation)
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dlbhpc.command import Launch, student_init_snapshot
+from dlbhpc.command.bundled import bundled_commit
 from dlbhpc.data.bridge import ensure_bridge
 from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.data.text_cache import ensure_text_cache
 from dlbhpc.data.trial import pins_of
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import digest, file_digest
+from dlbhpc.files import file_digest
 from dlbhpc.geometry import epoch_plan, step_plan
 from dlbhpc.images.task import RunImage
 from dlbhpc.images.use import check_image
 from dlbhpc.inputs.source import verify_checkout
-from dlbhpc.inputs.teacher.adapt import version_digest
 from dlbhpc.inputs.teaching import check_launch_teacher
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
-from dlbhpc.run.identity import identity_command
+from dlbhpc.run.identity import known_identity
 from dlbhpc.run.record import Run, read_run
 from dlbhpc.run.teacher import pending_teacher
 
-_PROSE = frozenset(
-    "summary evidence disclosures unverified resume trial_defaults num_workers "
-    "refused_datasets".split()
-)
-"""What a recipe says about itself, or that does not change the result: outside the identity."""
+_INPUTS = ("source_commit", "data", "teacher", "adapter_version", "student_weights")
+"""The fields of the identity that may have changed since the run was submitted."""
 
 
 def verify_inputs(
@@ -107,7 +105,7 @@ def prepare_run(
     return Run(
         launch=launch,
         profile=profile,
-        identity=_known_identity(launch, manifest, teacher, image),
+        identity=known_identity(launch, manifest, teacher, image),
         contract=contract,
         total_steps=total_steps,
         milestones=milestones,
@@ -116,6 +114,34 @@ def prepare_run(
         image=image,
         teacher_run=teacher_run,
     )
+
+
+def check_same_inputs(run: Run, manifest: Manifest, adaptation: Mapping[str, Any] | None) -> None:
+    """Refuse an attempt whose inputs are no longer those that its run's identity names.
+
+    ``adaptation`` is the provenance of the adapted teacher, None where there is none. Raises
+    DlbhpcError naming what differs.
+    """
+    launch = run.launch
+    teacher = None
+    if adaptation is not None:
+        teacher = adaptation["source"]["sha256"]
+    elif launch.teacher is not None:
+        # What the upstream is about to load itself.
+        teacher = file_digest(launch.teacher)
+    now = known_identity(launch, manifest, teacher, run.image)
+    if launch.recipe.upstream.commit is None:
+        now["source_commit"] = bundled_commit()
+    changed = [
+        f"{name}: {_short(run.identity.get(name))} then, {_short(now[name])} now"
+        for name in _INPUTS
+        if run.identity.get(name) != now[name]
+    ]
+    if changed:
+        raise DlbhpcError(
+            f"the run {launch.output.folder} began with other inputs ({'; '.join(changed)}): put "
+            "back what it began with and submit it again, or start another with --output"
+        )
 
 
 def planned_steps(launch: Launch) -> int | None:
@@ -149,22 +175,32 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
     assert recipe.steps is not None, "only the bundled recipe trains for one epoch"
     steps = step_plan(recipe.steps, recipe.global_batch, recipe.milestone_every)
     milestones = {*steps.milestones, recipe.selected_step or recipe.steps}
-    return steps.sha256, steps.steps + recipe.upstream.extra_steps, tuple(sorted(milestones))
+    # An upstream that makes a step more also saves at each milestone a step later.
+    extra = recipe.upstream.extra_steps
+    return steps.sha256, steps.steps + extra, tuple(sorted(step + extra for step in milestones))
 
 
 def _verify_base_run(launch: Launch, sha256: str) -> None:
     """Refuse the base recipe's own result unless its run is complete and names this very file.
 
-    An explicit checkpoint from elsewhere needs no run.
+    A checkpoint from elsewhere, which ``--teacher`` names, needs no run.
     """
     recipe, teacher = launch.recipe, launch.recipe.teacher
     assert teacher is not None and launch.teacher is not None, "only a distilled recipe has one"
     trial = recipe.trial is not None
     base = OutputLayout(launch.layout.run_folder(recipe.dataset.name, teacher.recipe, trial=trial))
-    if not launch.teacher.is_relative_to(base.folder) or not base.run.exists():
+    if not launch.teacher.is_relative_to(base.folder):
         return
+    if not base.run.exists():
+        raise DlbhpcError(
+            f"nothing says where {launch.teacher} is from: {base.folder} holds no run of "
+            f"{teacher.recipe}. Add --with-teacher to train it, or keep a checkpoint of your own "
+            "in another folder of the project and name it with --teacher"
+        )
     run = read_run(base)
-    if launch.teacher != run.launch.selected_checkpoint:
+    # The run may have been made in another place: only the name in its folder counts.
+    selected = run.launch.selected_checkpoint.relative_to(run.launch.output.folder)
+    if launch.teacher != base.folder / selected:
         return
     trained = (run.launch.recipe.name, run.launch.recipe.dataset.name)
     if trained != (teacher.recipe, recipe.dataset.name) or (run.launch.trial is not None) != trial:
@@ -185,46 +221,10 @@ def _verify_base_run(launch: Launch, sha256: str) -> None:
         )
 
 
-def _adapter_version(launch: Launch) -> str | None:
-    """The digest of our own code that takes part in the result beside the upstream's."""
-    parts = {}
-    if launch.adapted_teacher is not None:
-        parts["teacher"] = version_digest()
-    if launch.recipe.adapter is not None:
-        parts["entrypoint"] = file_digest(launch.entrypoint)
-    return digest(parts) if parts else None
-
-
 def _say(text: str) -> None:
     # Standard output is spoken for where an attempt begins.
     print(f"dlbhpc: {text}", file=sys.stderr, flush=True)
 
 
-def _known_identity(
-    launch: Launch, manifest: Manifest, teacher: str | None, image: RunImage | None
-) -> dict[str, Any]:
-    """The fields of the identity that need no composed configuration."""
-    geometry = launch.geometry
-    weights = student_init_snapshot(launch)
-    return {
-        "recipe": digest(
-            {key: value for key, value in launch.recipe.to_json().items() if key not in _PROSE}
-        ),
-        "command": identity_command(launch.argv),
-        "working_directory": str(launch.source),
-        "source_commit": launch.source_commit,
-        "data": manifest.sha256,
-        "teacher": teacher,
-        "adapter_version": _adapter_version(launch),
-        # The commit that a branch of published weights resolved to when they were fetched.
-        "student_weights": weights.name if weights else None,
-        "image": image.content_sha256 if image else None,
-        "seed": launch.seed,
-        "geometry": {
-            "nodes": geometry.nodes,
-            "gpus_per_node": geometry.gpus_per_node,
-            "per_device_batch": geometry.per_device_batch,
-            "accumulation": geometry.accumulation,
-        },
-        "trial": launch.trial is not None,
-    }
+def _short(value: object) -> str:
+    return str(value)[:20]

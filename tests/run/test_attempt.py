@@ -14,6 +14,7 @@ from dlbhpc.command import Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import FENCED, REQUEUE
 from dlbhpc.run import attempt as attempts
+from dlbhpc.run import inputs
 from dlbhpc.run.attempt import Job, begin, task_command, upstream_environment
 from dlbhpc.run.completion import read_completed
 from dlbhpc.run.ending import end, settle, want_requeue
@@ -228,6 +229,26 @@ def test_another_composed_config_than_the_first_stops_the_run(
 def test_data_that_vanished_stop_the_run(submitted: Run, said: list[str]) -> None:
     submitted.launch.manifest.unlink()
     with pytest.raises(DlbhpcError, match="data prepare pydoc"):
+        begin(submitted.launch.output, JOB, said.append)
+
+
+def test_other_data_than_the_run_began_with_stop_it(
+    submitted: Run, said: list[str], write_checkpoint: Write
+) -> None:
+    """A requeued job comes here without a new submission, which would have compared."""
+    train_to(submitted, begun(submitted, said), 2, write_checkpoint)
+    manifest = submitted.launch.manifest
+    manifest.write_text(manifest.read_text().replace("0" * 64, "2" * 64))
+    with pytest.raises(DlbhpcError, match=r"began with other inputs \(data: \w+ then, \w+ now\)"):
+        begin(submitted.launch.output, JOB, said.append)
+    assert read_attempts(submitted.launch.output)[-1].reason == Reason.NOT_BEGUN.value
+
+
+def test_other_code_of_the_bundled_upstream_stops_the_run(
+    submitted: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "bundled_commit", lambda: "bundled-other")
+    with pytest.raises(DlbhpcError, match=r"other inputs \(source_commit: bundled-"):
         begin(submitted.launch.output, JOB, said.append)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlbhpc.command import Request, plan_launch
-from dlbhpc.run import inputs
-from dlbhpc.run.identity import config_digest, identity_command
+from dlbhpc.data.manifest import Manifest
+from dlbhpc.layout import ADAPTERS
+from dlbhpc.run import identity
+from dlbhpc.run.identity import adapter_files, config_digest, identity_command, known_identity
 from dlbhpc.run.inputs import prepare_run
 
 CONFIG = """
@@ -77,6 +82,46 @@ def test_other_data_change_a_real_identity(root) -> None:
 
 def test_other_published_weights_change_a_real_identity(root, monkeypatch) -> None:
     before = _identity(root)
-    monkeypatch.setattr(inputs, "student_init_snapshot", lambda launch: root / "snapshots" / "abc")
+    monkeypatch.setattr(
+        identity, "student_init_snapshot", lambda launch: root / "snapshots" / "abc"
+    )
     assert before["student_weights"] is None
     assert _identity(root)["student_weights"] == "abc"
+
+
+def _duo(tmp_path):
+    launch = plan_launch(Request(recipe="duo", root=tmp_path))
+    return launch, Manifest(tmp_path, "0", "lm1b", 128, {})
+
+
+def test_a_sentence_that_is_mended_makes_no_other_run(tmp_path) -> None:
+    launch, manifest = _duo(tmp_path)
+    first, *others = launch.recipe.departures
+    mended = replace(launch.recipe, departures=(replace(first, reason="Said better."), *others))
+    reworded = replace(launch, recipe=mended)
+    before = known_identity(launch, manifest, None, None)
+    assert known_identity(reworded, manifest, None, None) == before
+    other = replace(launch.recipe, departures=tuple(others))
+    assert known_identity(replace(launch, recipe=other), manifest, None, None) != before
+
+
+@pytest.mark.parametrize(
+    ("entry", "files"),
+    [
+        ("train_duo", {"train_duo", "duo_losses", "main_program"}),
+        ("train_di4c", {"train_di4c", "main_program"}),
+    ],
+)
+def test_what_an_adapter_imports_of_its_folder_counts_with_it(entry: str, files: set[str]) -> None:
+    assert {path.stem for path in adapter_files(ADAPTERS / f"{entry}.py")} == files
+
+
+def test_other_code_of_an_adapter_is_another_run(tmp_path, monkeypatch) -> None:
+    launch, manifest = _duo(tmp_path)
+    before = known_identity(launch, manifest, None, None)["adapter_version"]
+    shutil.copytree(ADAPTERS, tmp_path / "adapters")
+    monkeypatch.setattr(identity, "ADAPTERS", tmp_path / "adapters")
+    moved = replace(launch, entrypoint=tmp_path / "adapters" / "train_duo.py")
+    assert known_identity(moved, manifest, None, None)["adapter_version"] == before
+    (tmp_path / "adapters" / "duo_losses.py").write_text("# other losses")
+    assert known_identity(moved, manifest, None, None)["adapter_version"] != before

@@ -103,11 +103,57 @@ def test_a_folder_with_another_recipes_run_is_no_base_run(
         run_of(launch_of(tmp_path, "mdlm_sdtt"))
 
 
+def test_a_file_in_the_base_runs_place_without_a_run_teaches_nobody(
+    tmp_path: Path, bridged: list[str]
+) -> None:
+    base = trained(launch_of(tmp_path, "mdlm"))
+    base.run.unlink()
+    with pytest.raises(DlbhpcError, match=r"nothing says where .*model\.ckpt is from"):
+        run_of(launch_of(tmp_path, "mdlm_sdtt"))
+
+
+def test_a_base_run_that_was_moved_is_still_proved(tmp_path: Path, bridged: list[str]) -> None:
+    trained(launch_of(tmp_path / "before", "mdlm"), completed=False)
+    (tmp_path / "before").rename(tmp_path / "after")
+    with pytest.raises(DlbhpcError, match="lm1b/mdlm is not complete"):
+        run_of(launch_of(tmp_path / "after", "mdlm_sdtt"))
+
+
+def test_the_milestones_of_an_upstream_that_makes_a_step_more_lie_where_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bridged: list[str]
+) -> None:
+    monkeypatch.setattr(inputs, "ensure_text_cache", lambda *_: None)
+    launch = launch_of(tmp_path, "rdlm")
+    every, run = launch.recipe.milestone_every, run_of(launch)
+    assert every is not None
+    assert run.milestones[0] == every + 1
+    assert run.milestones[-1] == run.total_steps == launch.recipe.steps + 1
+
+
 def test_an_explicit_checkpoint_needs_no_run(tmp_path: Path, bridged: list[str]) -> None:
     state = make_state(512, blocks=2, h=64, c=128, f=256)
     save(tmp_path / "t.ckpt", state, hyper_parameters=hyper_parameters(**MDLM))
     run = run_of(launch_of(tmp_path, "mdlm_sdtt", teacher=Path("t.ckpt")))
     assert run.identity["teacher"] == file_digest(tmp_path / "t.ckpt")
+
+
+@pytest.mark.parametrize("recipe", ["mdlm_sdtt", "duo_dcd"], ids=["adapted", "as it is"])
+def test_an_attempt_refuses_another_teacher_than_its_run_was_submitted_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bridged: list[str], recipe: str
+) -> None:
+    monkeypatch.setattr(inputs, "check_launch_teacher", lambda launch: None)
+    (tmp_path / "t.ckpt").write_bytes(b"one")
+    run = run_of(launch_of(tmp_path, recipe, teacher=Path("t.ckpt")))
+    manifest = inputs.verify_inputs(run.launch, None)
+    adapted = run.launch.adapted_teacher is not None
+
+    def provenance() -> dict[str, Any] | None:
+        return {"source": {"sha256": file_digest(tmp_path / "t.ckpt")}} if adapted else None
+
+    inputs.check_same_inputs(run, manifest, provenance())
+    (tmp_path / "t.ckpt").write_bytes(b"another, as of a base run that trains on")
+    with pytest.raises(DlbhpcError, match=r"began with other inputs \(teacher: \w+ then"):
+        inputs.check_same_inputs(run, manifest, provenance())
 
 
 def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_submitted(
