@@ -46,6 +46,7 @@ def end(folder: Path, status: int, cause: Cause, say: Say, *, memory_exceeded: b
         attempts_without_step=attempts_without_step(attempts, newest, submission),
         memory_exceeded=memory_exceeded,
         retries_left=run.retries - _failures(attempts, submission),
+        image_may_vanish=run.image is not None and run.image.mount == "fuse",
     )
     reason = reason_of(ending)
     if reason is Reason.COMPLETED and final is not None:

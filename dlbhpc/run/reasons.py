@@ -131,7 +131,8 @@ class Ending:
     checkpoint holds the wanted last step *inside*; ``attempts_without_step`` counts the attempts of
     this submission in a row, this one included, that published no new step. ``memory_exceeded``
     says that Slurm told so; ``retries_left`` how many failures of the upstream may still be tried
-    again.
+    again. ``image_may_vanish`` says that a request to stop may have ended the helper that mounts
+    the run's image: then the program fails in any way, by an import for one.
     """
 
     status: int
@@ -141,6 +142,7 @@ class Ending:
     attempts_without_step: int
     memory_exceeded: bool = False
     retries_left: int = 0
+    image_may_vanish: bool = False
 
 
 def reason_of(ending: Ending) -> Reason:
@@ -154,8 +156,9 @@ def reason_of(ending: Ending) -> Reason:
     if ending.status == STORAGE:
         return Reason.STORAGE
     # A stop request may also end the program by the signal itself, or by a vanished image.
-    signalled = ending.status > 128 or ending.status in _IMAGE_VANISHED
-    if ending.status == REQUEUE or (ending.stop_requested and (signalled or ending.status == 0)):
+    asked_for = ending.status > 128 or ending.status in (0, *_IMAGE_VANISHED)
+    asked_for = ending.stop_requested and (asked_for or ending.image_may_vanish)
+    if ending.status == REQUEUE or asked_for:
         if ending.attempts_without_step >= NO_PROGRESS_LIMIT:
             return Reason.NO_PROGRESS
         return _ASKED.get(ending.cause, Reason.UNKNOWN)

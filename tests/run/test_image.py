@@ -10,15 +10,17 @@ import pytest
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import read_json
+from dlbhpc.files import read_json, write_json
 from dlbhpc.images.base import default_base
 from dlbhpc.images.build import build
 from dlbhpc.images.record import read_record
 from dlbhpc.images.spec import load_image
 from dlbhpc.images.use import choose_image
 from dlbhpc.run.attempt import Job, begin
+from dlbhpc.run.ending import end
 from dlbhpc.run.history import read_attempts
 from dlbhpc.run.inputs import prepare_run
+from dlbhpc.run.reasons import Cause, Reason
 from dlbhpc.run.record import Run, write_records
 from tests.images.conftest import fake_apptainer, own_containers, write_sif
 
@@ -89,6 +91,23 @@ def test_an_image_that_was_built_since_is_not_taken_for_the_runs_own(
         kept.unlink()
     with pytest.raises(DlbhpcError, match=r"image .* is missing: make image-reference"):
         begin(frozen.launch.output, Job("7", 0), print)
+
+
+@pytest.mark.parametrize(
+    ("mount", "reason"), [("fuse", Reason.UNKNOWN), ("unpacked", Reason.UPSTREAM_FAILED)]
+)
+def test_a_failure_after_a_request_to_stop_may_be_the_vanished_image(
+    frozen: Run, mount: str, reason: Reason
+) -> None:
+    assert frozen.image is not None
+    write_records(replace(frozen, image=replace(frozen.image, mount=mount)))
+    folder = frozen.launch.output.attempt(1)
+    folder.mkdir(parents=True)
+    record = {"attempt": 1, "output": str(frozen.launch.output.folder), **Job("7", 0).record()}
+    write_json(folder / "attempt.json", record)
+    (folder / "stop").touch()
+    end(folder, 1, Cause.NOTHING, print)
+    assert [item.reason for item in read_attempts(frozen.launch.output)] == [reason.value]
 
 
 def test_a_node_without_the_program_ends_the_attempt_before_it_began(

@@ -60,6 +60,24 @@ CASES = [
         REQUEUE,
     ),
     (
+        "an import fails, since FUSE's helper got the request too",
+        ASKED | {"status": 1, "stop_requested": True, "image_may_vanish": True},
+        Reason.PREEMPTED,
+        REQUEUE,
+    ),
+    (
+        "a failure in an image that stays",
+        ASKED | {"status": 1, "stop_requested": True},
+        Reason.UPSTREAM_FAILED,
+        1,
+    ),
+    (
+        "a failure in an image by FUSE that nobody asked to stop",
+        {"status": 1, "image_may_vanish": True},
+        Reason.UPSTREAM_FAILED,
+        1,
+    ),
+    (
         "killed at the end of the grace time",
         ASKED | {"status": 137, "stop_requested": True},
         Reason.PREEMPTED,
