@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlbhpc.inputs.teacher import names, transform
 from dlbhpc.inputs.teacher.family import check_family
@@ -26,6 +26,9 @@ from dlbhpc.inputs.teacher.loading import (
 from dlbhpc.inputs.teacher.names import Backbone, TeacherError, keys_digest
 from dlbhpc.inputs.teacher.transform import Adapted, Vocabulary, adapt_state
 from dlbhpc.steps.files import regular_digest, replace_file, sync_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA_VERSION = 1
 
@@ -113,9 +116,14 @@ def _adapted(source: Path, adaptation: Adaptation, trusted: bool) -> tuple[Adapt
         adaptation.vocabulary,
         adaptation.backbone,
         f"the teacher {source}",
-        release=release_mapped,
+        # What is built in the ordinary way need not be mapped from the file.
+        release=_keep if trusted else release_mapped,
     )
     return adapted, evidence
+
+
+def _keep(tensor: Tensor) -> None:
+    """Release nothing."""
 
 
 def _current(
