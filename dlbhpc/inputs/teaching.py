@@ -8,10 +8,9 @@ from typing import Any
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.inputs.teacher.adapt import Adaptation, check_teacher, ensure_adapted, is_adapted
-from dlbhpc.inputs.teacher.family import check_family
-from dlbhpc.inputs.teacher.loading import check_content, load_checkpoint, state_of
 from dlbhpc.inputs.teacher.names import Backbone
 from dlbhpc.inputs.teacher.transform import Vocabulary
+from dlbhpc.inputs.teacher.unadapted import check_unadapted
 from dlbhpc.layout import OutputLayout
 from dlbhpc.recipe import Recipe
 
@@ -22,17 +21,14 @@ _MASK_ROWS = {"bert-base-uncased": _BERT_MASK}
 
 def adaptation_of(recipe: Recipe) -> Adaptation:
     """How the teacher of ``recipe`` is adapted. Raises DlbhpcError when it is used as it is."""
-    teacher, tokenizer = recipe.teacher, recipe.dataset.tokenizer
-    if teacher is None or teacher.adapter is None or tokenizer is None:
+    teacher = recipe.teacher
+    if teacher is None or teacher.adapter is None or recipe.dataset.tokenizer is None:
         raise DlbhpcError(f"{recipe.name} adapts no teacher: it has none, or uses it as it is")
-    sizes = recipe.trial.sizes if recipe.trial else {}
     return Adaptation(
         family=teacher.family,
         transformation=teacher.adapter,
-        vocabulary=Vocabulary(recipe.dataset.base_vocab, _MASK_ROWS.get(tokenizer.repository)),
-        backbone=Backbone(
-            blocks=sizes.get("blocks", Backbone.blocks), heads=sizes.get("heads", Backbone.heads)
-        ),
+        vocabulary=_vocabulary(recipe),
+        backbone=_backbone(recipe),
     )
 
 
@@ -41,12 +37,15 @@ def check_launch_teacher(launch: Launch) -> None:
 
     Raises DlbhpcError naming the teacher and what is wrong with it.
     """
-    if launch.teacher is None or launch.recipe.teacher is None:
+    recipe, output = launch.recipe, launch.output
+    if launch.teacher is None or recipe.teacher is None:
         return
     if launch.adapted_teacher is None:
-        _check_unadapted(launch.teacher, launch.recipe.teacher.family)
+        check_unadapted(
+            launch.teacher, recipe.teacher.family, _vocabulary(recipe), _backbone(recipe)
+        )
         return
-    adaptation, output = adaptation_of(launch.recipe), launch.output
+    adaptation = adaptation_of(recipe)
     if not is_adapted(
         launch.teacher, output.adapted_teacher, output.adapted_teacher_provenance, adaptation
     ):
@@ -79,13 +78,14 @@ def adapt_teacher(
     )
 
 
-def _check_unadapted(teacher: Path, family: str) -> None:
-    content = load_checkpoint(teacher)
-    check_family(content, family, teacher)
-    state_of(content, teacher)
-    check_content(teacher)
-    if "ema" not in content:
-        raise DlbhpcError(
-            f"the teacher {teacher} holds no EMA, which the student's upstream loads: take the "
-            "checkpoint that the training wrote, not an export of its weights"
-        )
+def _vocabulary(recipe: Recipe) -> Vocabulary:
+    tokenizer = recipe.dataset.tokenizer
+    mask_row = _MASK_ROWS.get(tokenizer.repository) if tokenizer else None
+    return Vocabulary(recipe.dataset.base_vocab, mask_row)
+
+
+def _backbone(recipe: Recipe) -> Backbone:
+    sizes = recipe.trial.sizes if recipe.trial else {}
+    return Backbone(
+        blocks=sizes.get("blocks", Backbone.blocks), heads=sizes.get("heads", Backbone.heads)
+    )

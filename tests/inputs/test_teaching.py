@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from dlbhpc.inputs.teaching import (
     ensure_adapted_teacher,
 )
 from dlbhpc.recipe import read_recipe, trial_of
-from tests.inputs.teacher.conftest import hyper_parameters, make_state, save, torch
+from tests.inputs.teacher.conftest import hyper_parameters, make_state, torch, trained
 
 
 @pytest.mark.parametrize(
@@ -45,20 +46,127 @@ def test_a_trial_goes_through_the_same_code_at_its_own_size() -> None:
     assert adaptation.backbone == Backbone(blocks=3, heads=2)
 
 
+def trial_state(vocab: int = 512, blocks: int = 2) -> dict[str, Any]:
+    return make_state(vocab, blocks=blocks, h=64, c=128, f=256)
+
+
 def launch_of(root: Path, recipe: str, **config: object) -> Launch:
     """A trial's launch with a teacher of this configuration at hand."""
-    state = make_state(512, blocks=2, h=64, c=128, f=256)
-    save(root / "t.ckpt", state, hyper_parameters=hyper_parameters(**config))
+    trained(root / "t.ckpt", trial_state(), hyper_parameters=hyper_parameters(**config))
     return plan_launch(Request(recipe=recipe, trial={}, teacher=Path("t.ckpt"), root=root))
 
 
 DUO = {"algo": {"name": "duo"}}
+FLM = {"algo": {"name": "flm"}}
+UNADAPTED = pytest.mark.parametrize(("recipe", "config"), [("duo_dcd", DUO), ("fmlm", FLM)])
+LAST = "output_layer.adaLN_modulation.bias"
 
 
-def test_a_teacher_that_is_used_as_it_is_is_checked_and_not_adapted(tmp_path: Path) -> None:
-    launch = launch_of(tmp_path, "duo_dcd", **DUO)
+@UNADAPTED
+def test_a_teacher_that_is_used_as_it_is_is_checked_and_not_adapted(
+    tmp_path: Path, recipe: str, config: dict[str, Any]
+) -> None:
+    launch = launch_of(tmp_path, recipe, **config)
     check_launch_teacher(launch)
     assert ensure_adapted_teacher(launch) is None
+
+
+@UNADAPTED
+def test_an_unadapted_teacher_may_have_one_more_token_and_a_teacher_of_its_own(
+    tmp_path: Path, recipe: str, config: dict[str, Any]
+) -> None:
+    launch = launch_of(tmp_path, recipe, **config)
+    state = trial_state(513)
+    trained(tmp_path / "t.ckpt", state)
+    content = torch.load(tmp_path / "t.ckpt", weights_only=True)
+    content["state_dict"]["teacher.norm1.weight"] = torch.ones(3)  # both upstreams drop it
+    torch.save(content, tmp_path / "t.ckpt")
+    check_launch_teacher(launch)
+
+
+def nan_in(name: str) -> dict[str, Any]:
+    state = trial_state()
+    state[name].view(-1)[-1] = float("nan")
+    return state
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: tensor for key, tensor in trial_state().items() if key != name}
+
+
+UNFIT = [
+    (lambda: nan_in("vocab_embed.embedding"), "vocab_embed.embedding holds values that are not"),
+    (lambda: nan_in(LAST), f"{LAST} holds values that are not finite"),
+    (lambda: trial_state(700), "has a vocabulary of 700 tokens, the dataset's is 512"),
+    (lambda: trial_state(blocks=3), r"\(3 blocks, not 2\)"),
+    (lambda: {**trial_state(), "odd": torch.ones(1)}, "it has the unexpected odd"),
+    (lambda: without(LAST), f"it lacks {LAST}"),
+    (lambda: {**trial_state(), LAST: torch.ones(2, 64)}, f"{LAST} has 2 dimensions"),
+]
+
+
+@UNADAPTED
+@pytest.mark.parametrize(("make", "message"), UNFIT, ids=[message for _, message in UNFIT])
+def test_an_unadapted_teacher_of_another_shape_or_content_is_refused(
+    tmp_path: Path, recipe: str, config: dict[str, Any], make: Any, message: str
+) -> None:
+    launch = launch_of(tmp_path, recipe, **config)
+    trained(tmp_path / "t.ckpt", make())
+    with pytest.raises(DlbhpcError, match=rf"t\.ckpt.*{message}"):
+        check_launch_teacher(launch)
+
+
+def averages(**changed: Any) -> list[Any]:
+    return list({**trial_state(), **changed}.values())
+
+
+BAD_AVERAGES = [
+    (None, "holds no EMA, which the"),
+    ({"shadow_params": None}, "holds no EMA, which the"),
+    ({"shadow_params": [*averages()[:-1], 1.0]}, "holds no EMA, which the"),
+    ({"shadow_params": averages()[:-1]}, "EMA has 29 averages, the backbone has 30 parameters"),
+    ({"shadow_params": averages()[::-1]}, r"EMA of vocab_embed.embedding has the shape \(128,\)"),
+    (
+        {"shadow_params": averages(**{LAST: torch.full((128,), float("inf"))})},
+        f"EMA of {LAST} holds values that are not finite",
+    ),
+]
+
+
+@UNADAPTED
+@pytest.mark.parametrize(("ema", "message"), BAD_AVERAGES, ids=range(len(BAD_AVERAGES)))
+def test_an_unadapted_teacher_whose_ema_is_not_that_of_its_backbone_is_refused(
+    tmp_path: Path, recipe: str, config: dict[str, Any], ema: Any, message: str
+) -> None:
+    launch = launch_of(tmp_path, recipe, **config)
+    trained(tmp_path / "t.ckpt", trial_state(), ema=ema)
+    with pytest.raises(DlbhpcError, match=rf"t\.ckpt.*{message}"):
+        check_launch_teacher(launch)
+
+
+@pytest.mark.parametrize("prefix", ["", "backbone._orig_mod."])
+def test_duo_finds_its_teacher_by_the_names_and_flm_by_the_place(
+    tmp_path: Path, prefix: str
+) -> None:
+    for recipe in ("duo_dcd", "fmlm"):
+        launch = launch_of(tmp_path, recipe)
+        trained(tmp_path / "t.ckpt", trial_state(), prefix)
+        if recipe == "fmlm":
+            check_launch_teacher(launch)
+            continue
+        with pytest.raises(DlbhpcError, match=r"t\.ckpt.* is not called backbone\."):
+            check_launch_teacher(launch)
+
+
+@pytest.mark.parametrize("missing", ["loops", "rotary_emb.inv_freq"])
+def test_what_duo_loads_beside_the_weights_is_asked_for(tmp_path: Path, missing: str) -> None:
+    launch = launch_of(tmp_path, "duo_dcd")
+    content = torch.load(tmp_path / "t.ckpt", weights_only=False)
+    content.pop(missing, None)
+    content["state_dict"].pop(f"backbone.{missing}", None)
+    torch.save(content, tmp_path / "t.ckpt")
+    with pytest.raises(DlbhpcError, match=rf"t\.ckpt.* {missing}"):
+        check_launch_teacher(launch)
 
 
 def test_an_unadapted_teacher_of_the_wrong_family_is_refused(tmp_path: Path) -> None:
@@ -68,7 +176,9 @@ def test_an_unadapted_teacher_of_the_wrong_family_is_refused(tmp_path: Path) -> 
 
 def test_an_unadapted_teacher_without_ema_is_refused(tmp_path: Path) -> None:
     launch = launch_of(tmp_path, "duo_dcd", **DUO)
-    torch.save({"state_dict": make_state()}, tmp_path / "t.ckpt")
+    content = torch.load(tmp_path / "t.ckpt", weights_only=False)
+    del content["ema"]
+    torch.save(content, tmp_path / "t.ckpt")
     with pytest.raises(DlbhpcError, match=r"t\.ckpt holds no EMA"):
         check_launch_teacher(launch)
 

@@ -5,6 +5,7 @@ loading    tensors out of a checkpoint, mapped into memory, everything else iner
 family     which kind of model a checkpoint is of
 transform  from one vocabulary to the other
 adapt      the adapted checkpoint and its provenance, published whole or not at all
+unadapted  a teacher that is used as it is, held to what its student's upstream loads
 
 These files need torch alone and Python 3.9, so that they also run inside a teacher's image.
 """

@@ -6,7 +6,6 @@ one that says otherwise, is made again.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
@@ -18,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from dlbhpc.inputs.teacher import names, transform
 from dlbhpc.inputs.teacher.family import check_family
-from dlbhpc.inputs.teacher.loading import check_content, load_checkpoint, state_of
+from dlbhpc.inputs.teacher.loading import (
+    check_content,
+    load_checkpoint,
+    release_mapped,
+    state_of,
+)
 from dlbhpc.inputs.teacher.names import Backbone, TeacherError, keys_digest
 from dlbhpc.inputs.teacher.transform import Adapted, Vocabulary, adapt_state
 from dlbhpc.steps.files import regular_digest, replace_file, sync_folder
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCHEMA_VERSION = 1
-_MADV_DONTNEED = 4
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,14 @@ def _adapted(source: Path, adaptation: Adaptation, trusted: bool) -> tuple[Adapt
         adaptation.vocabulary,
         adaptation.backbone,
         f"the teacher {source}",
-        release=release_mapped,
+        # What is built in the ordinary way need not be mapped from the file.
+        release=_keep if trusted else release_mapped,
     )
     return adapted, evidence
+
+
+def _keep(tensor: Tensor) -> None:
+    """Release nothing."""
 
 
 def _current(
@@ -170,17 +178,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
-
-
-def release_mapped(tensor: Tensor) -> None:
-    """Give back the memory of a tensor that was mapped from a file; it is read again when needed.
-
-    Only for tensors of :func:`load_checkpoint`: their mapping is private and never written to, so
-    nothing is lost. Ordinary memory would be emptied.
-    """
-    page = os.sysconf("SC_PAGE_SIZE")
-    start = -(-tensor.data_ptr() // page) * page
-    size = tensor.data_ptr() + tensor.nbytes - start
-    if size >= page:
-        whole = size // page * page
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), _MADV_DONTNEED)

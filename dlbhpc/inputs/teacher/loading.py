@@ -11,14 +11,21 @@ Storages are mapped into memory, not read: what is not looked at costs nothing.
 from __future__ import annotations
 
 import _compat_pickle
+import ctypes
+import os
 import pickle
 import types
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlbhpc.inputs.teacher.names import TeacherError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MADV_DONTNEED = 4
 
 # What a checkpoint's tensors and plain containers are built with; none of it runs what it is given.
 _BUILDERS = {
@@ -84,8 +91,25 @@ class _Unpickler(pickle.Unpickler):
         if root in _HARMFUL_MODULES or (builtin and name in _HARMFUL_BUILTINS):
             raise HarmfulPickle(f"{module}.{name}")
         if (module, name) in _BUILDERS or _is_dtype(module, name):
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
+            return _call_only(found) if isinstance(found, types.FunctionType) else found
         return Inert
+
+
+def _call_only(function: types.FunctionType) -> Any:
+    """Something that calls ``function``, and has no attribute to set.
+
+    A pickle may set the attributes of whatever it names: of a function, for the whole process.
+    The classes and dtypes among the builders refuse that themselves.
+    """
+
+    class CallOnly:
+        __slots__ = ()
+
+        def __call__(self, *arguments: object) -> Any:
+            return function(*arguments)
+
+    return CallOnly()
 
 
 def _is_dtype(module: str, name: str) -> bool:
@@ -186,3 +210,20 @@ def state_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise TeacherError(f"the checkpoint {path}: {name!r} of its state_dict is no tensor")
     return dict(state)
+
+
+def release_mapped(tensor: Tensor) -> None:
+    """Give back the memory of a tensor that was mapped from a file; it is read again when needed.
+
+    Only for tensors that :func:`load_checkpoint` did not trust: their mapping is private and never
+    written to, so nothing is lost. Ordinary memory would be emptied. A tensor that does not lie in
+    one piece is left: it does not end where its size says.
+    """
+    if not tensor.is_contiguous():
+        return
+    page = os.sysconf("SC_PAGE_SIZE")
+    start = -(-tensor.data_ptr() // page) * page
+    size = tensor.data_ptr() + tensor.nbytes - start
+    if size >= page:
+        whole = size // page * page
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), _MADV_DONTNEED)

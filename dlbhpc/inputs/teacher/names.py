@@ -18,6 +18,13 @@ INV_FREQ = "rotary_emb.inv_freq"
 """A buffer that follows from the head size: it may be missing in a source."""
 
 # Shapes in units of h (hidden), c (condition), f (frequencies of the noise level), v (vocabulary).
+_BEFORE = {
+    EMBEDDING: "v h",
+    "sigma_map.mlp.0.weight": "c f",
+    "sigma_map.mlp.0.bias": "c",
+    "sigma_map.mlp.2.weight": "c c",
+    "sigma_map.mlp.2.bias": "c",
+}
 _BLOCK = {
     "norm1.weight": "h",
     "attn_qkv.weight": "3h h",
@@ -30,12 +37,7 @@ _BLOCK = {
     "adaLN_modulation.weight": "6h c",
     "adaLN_modulation.bias": "6h",
 }
-_AROUND = {
-    EMBEDDING: "v h",
-    "sigma_map.mlp.0.weight": "c f",
-    "sigma_map.mlp.0.bias": "c",
-    "sigma_map.mlp.2.weight": "c c",
-    "sigma_map.mlp.2.bias": "c",
+_AFTER = {
     "output_layer.norm_final.weight": "h",
     OUTPUT_WEIGHT: "v h",
     OUTPUT_BIAS: "v",
@@ -88,10 +90,14 @@ def normalised(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def expected(blocks: int) -> dict[str, str]:
-    """Every name that a backbone of so many blocks has, and its shape; without INV_FREQ."""
+    """Every parameter that a backbone of so many blocks has, and its shape.
+
+    They stand in the order in which the network registers them: that of an EMA's averages.
+    """
     return {
+        **_BEFORE,
         **{f"blocks.{i}.{name}": form for i in range(blocks) for name, form in _BLOCK.items()},
-        **_AROUND,
+        **_AFTER,
     }
 
 

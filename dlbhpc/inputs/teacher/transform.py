@@ -74,13 +74,9 @@ def adapt_state(
     state: dict[str, Tensor] = {short: source[name] for short, name in names.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     sizes = check(shapes, backbone, where)
-    if sizes.vocab not in (vocabulary.base, vocabulary.target):
-        raise TeacherError(
-            f"{where} has a vocabulary of {sizes.vocab} tokens, the dataset's is "
-            f"{vocabulary.base} (and one more with a mask): it was trained on another dataset"
-        )
+    check_vocabulary(sizes, vocabulary, where)
     for name, tensor in state.items():
-        _check_finite(name, tensor, where)
+        check_finite(name, tensor, where)
         release(tensor)
     source_mask = None
     if transformation == UNIFORM:
@@ -101,6 +97,26 @@ def adapt_state(
     if INV_FREQ not in state:
         state[INV_FREQ] = inv_freq(sizes.hidden // backbone.heads)
     return Adapted({name: _compact(tensor) for name, tensor in state.items()}, sizes, source_mask)
+
+
+def check_vocabulary(sizes: Sizes, vocabulary: Vocabulary, where: str) -> None:
+    """Refuse a teacher of another vocabulary than the dataset's. Raises TeacherError."""
+    if sizes.vocab not in (vocabulary.base, vocabulary.target):
+        raise TeacherError(
+            f"{where} has a vocabulary of {sizes.vocab} tokens, the dataset's is "
+            f"{vocabulary.base} (and one more with a mask): it was trained on another dataset"
+        )
+
+
+def check_finite(name: str, tensor: Tensor, where: str) -> None:
+    """Refuse a tensor with a value that is not finite. Raises TeacherError."""
+    if tensor.nbytes > tensor.untyped_storage().nbytes():
+        raise TeacherError(f"{where}: {name} is larger than what the file holds of it")
+    # In pieces: the comparison needs memory of the size of what it compares.
+    flat = tensor.detach().reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        if not flat[start : start + _CHUNK].isfinite().all():
+            raise TeacherError(f"{where}: {name} holds values that are not finite (NaN, infinity)")
 
 
 def inv_freq(head_size: int) -> Tensor:
@@ -140,13 +156,3 @@ def _moved(tensor: Tensor, row: int) -> Tensor:
 def _compact(tensor: Tensor) -> Tensor:
     """``tensor`` with a storage of its own size: saving a view would save all that it views."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-def _check_finite(name: str, tensor: Tensor, where: str) -> None:
-    if tensor.nbytes > tensor.untyped_storage().nbytes():
-        raise TeacherError(f"{where}: {name} is larger than what the file holds of it")
-    # In pieces: the comparison needs memory of the size of what it compares.
-    flat = tensor.detach().reshape(-1)
-    for start in range(0, len(flat), _CHUNK):
-        if not flat[start : start + _CHUNK].isfinite().all():
-            raise TeacherError(f"{where}: {name} holds values that are not finite (NaN, infinity)")

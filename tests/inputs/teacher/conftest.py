@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlbhpc.inputs.teacher.names import Backbone, expected
+from dlbhpc.inputs.teacher.names import INV_FREQ, Backbone, expected
 
 torch = pytest.importorskip("torch", reason="teachers are torch checkpoints")
 
@@ -33,6 +33,14 @@ def save(path: Path, state: dict[str, Any], prefix: str = "backbone.", **more: A
     content = {"state_dict": {prefix + name: value for name, value in state.items()}, **more}
     torch.save({"global_step": 5, "epoch": 1, "ema": {"decay": 0.9}, **content}, path)
     return path
+
+
+def trained(path: Path, state: dict[str, Any], prefix: str = "backbone.", **more: Any) -> Path:
+    """A checkpoint as duo and flm leave it: with the rotary buffer, and averages in their order."""
+    averages = [tensor.clone() for name, tensor in state.items() if name != INV_FREQ]
+    ema = {"decay": 0.9, "num_updates": 5, "shadow_params": averages}
+    buffer = {INV_FREQ: torch.ones(state["blocks.0.norm1.weight"].shape[0] // 4)}
+    return save(path, {**buffer, **state}, prefix, **{"ema": ema, "loops": {}, **more})
 
 
 def hyper_parameters(**config: Any) -> dict[str, Any]:

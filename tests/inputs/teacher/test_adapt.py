@@ -15,7 +15,13 @@ import pytest
 
 from dlbhpc.inputs.teacher import adapt as adapting
 from dlbhpc.inputs.teacher.adapt import Adaptation, check_teacher, ensure_adapted, is_adapted
-from dlbhpc.inputs.teacher.names import INV_FREQ, TeacherError, expected, keys_digest
+from dlbhpc.inputs.teacher.names import (
+    INV_FREQ,
+    VOCABULARY,
+    TeacherError,
+    expected,
+    keys_digest,
+)
 from dlbhpc.inputs.teacher.transform import MASKED, UNIFORM, Vocabulary
 from dlbhpc.layout import CHECKOUT
 from tests.inputs.teacher.conftest import (
@@ -236,6 +242,32 @@ def test_a_trusted_teacher_is_recorded_as_such(place: Place) -> None:
     assert place.ensure()["trusted"] is False
     place.provenance.unlink()
     assert place.ensure(trusted=True)["trusted"] is True
+
+
+class Lazy:
+    """A tensor that a library hides in an object: unpickled, it is ordinary memory."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.array = tensor.numpy().copy()
+
+    def __reduce__(self) -> Any:
+        return torch.from_numpy, (self.array,)
+
+
+def test_a_trusted_teacher_of_ordinary_memory_keeps_its_values(place: Place) -> None:
+    sizes = {"h": 64, "c": 128, "f": 256}  # tensors of several pages
+    state = make_state(**sizes)
+    save(place.source, {name: Lazy(tensor) for name, tensor in state.items()})
+    place.ensure(trusted=True)
+    adapted = torch.load(place.target, weights_only=True)["state_dict"]
+    differing = [
+        name
+        for name, tensor in state.items()
+        if name not in VOCABULARY and not torch.equal(adapted[name], tensor)
+    ]
+    assert differing == []
+    kept = [row for row in range(BASE) if row != MASK]
+    assert all(torch.equal(adapted[name][kept], state[name][kept]) for name in VOCABULARY)
 
 
 # The peak is the process's own: getrusage would begin with that of the process it was forked from.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import struct
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dlbhpc.inputs.teacher import loading
 from dlbhpc.inputs.teacher.family import check_family, family_of
 from dlbhpc.inputs.teacher.inspection import inspect
 from dlbhpc.inputs.teacher.loading import Inert, load_checkpoint, state_of
@@ -96,6 +98,44 @@ def test_a_call_of_what_is_not_known_is_not_made(tmp_path: Path) -> None:
     path = save(tmp_path / "a.ckpt", make_state(), odd=Calls(Path.mkdir, trap))
     load_checkpoint(path)
     assert not trap.exists()
+
+
+def with_pickle(path: Path, data: bytes) -> Path:
+    """A checkpoint whose pickle is ``data``."""
+    whole = save(path.with_name("whole.ckpt"), make_state())
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, data if name.endswith("/data.pkl") else old.read(name))
+    return path
+
+
+def attributes_of(module: str, name: str) -> list[tuple[str, Any]]:
+    found = getattr(importlib.import_module(module), name)
+    own = [(key, value) for key, value in vars(found).items()] if hasattr(found, "__dict__") else []
+    return own + [(key, getattr(found, key, None)) for key in ("__defaults__", "__kwdefaults__")]
+
+
+@pytest.mark.parametrize(("module", "name"), sorted({*loading._BUILDERS, ("torch", "float32")}))
+@pytest.mark.parametrize("slots", [False, True], ids=["attributes", "slots"])
+def test_a_pickle_cannot_change_what_checkpoints_are_built_with(
+    tmp_path: Path, module: str, name: str, slots: bool
+) -> None:
+    """BUILD sets attributes of whatever lies on the stack, a function of torch's included."""
+    named = f"c{module}\n{name}\n".encode()
+    changes = b"}(V__defaults__\nNVplanted\nI1\nu"
+    state = b"N" + changes + b"\x86" if slots else changes
+    path = with_pickle(tmp_path / "a.ckpt", b"\x80\x02}Vx\n" + named + state + b"bs.")
+    before = attributes_of(module, name)
+    with pytest.raises(TeacherError, match=r"a\.ckpt cannot be read"):
+        load_checkpoint(path)
+    assert attributes_of(module, name) == before
+
+
+def test_only_memory_that_a_tensor_fills_is_released() -> None:
+    """One value for many: behind it lies what is not the tensor's."""
+    memory = torch.ones(1 << 16)
+    loading.release_mapped(memory[:1].expand(1 << 16))
+    assert memory.all()
 
 
 @pytest.mark.parametrize("cut", [0, 10, 1000, -1, -100])
