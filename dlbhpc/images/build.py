@@ -21,6 +21,7 @@ from dlbhpc.images.definition import (
     render,
     staged_packages,
 )
+from dlbhpc.images.exclusive import exclusive
 from dlbhpc.images.program import find_program, program_version, run
 from dlbhpc.images.record import (
     ImageRecord,
@@ -65,6 +66,8 @@ class Built:
 def known_digests(spec: ImageSpec, base: Base) -> dict[str, str]:
     """The digests of what the image starts from, as far as they are known without a network."""
     digests = read_base_lock(spec.base_lock)
+    if "@" in base.reference:
+        digests[base.reference] = base.reference.partition("@")[2]
     if base.kind == "localimage":
         digests[base.reference] = f"sha256:{read_digests(Path(base.reference)).content}"
     return digests
@@ -123,13 +126,14 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
             labels=labels(spec, commit),
             time=time.time(),
         )
-        keep_other(layout, spec.name, found.content)
-        # The record goes first: an image without its record would count as a changed one.
-        record_path(layout, spec.name).unlink(missing_ok=True)
-        image.replace(path)
-        write_record(layout, record)
-        write_bytes(layout.images / f"{path.stem}.def", definition.encode())
-    remember(path, found)
+        with exclusive(layout.images / f".{spec.name}.lock"):
+            keep_other(layout, spec.name, path, found.content)
+            # The record goes first: an image without its record would count as a changed one.
+            record_path(layout, spec.name).unlink(missing_ok=True)
+            image.replace(path)
+            write_record(layout, record)
+            write_bytes(layout.images / f"{path.stem}.def", definition.encode())
+            remember(path, found)
     return Built(path, record, fresh=True)
 
 
@@ -163,7 +167,8 @@ def _run_builder(argv: list[str], stage: Path, variables: Mapping[str, str], say
 
 
 def _docker_references(spec: ImageSpec, base: Base) -> list[str]:
-    references = [base.reference] if base.kind == "docker" else []
+    """The tags whose digests are to be known; a reference with a digest says it itself."""
+    references = [base.reference] if base.kind == "docker" and "@" not in base.reference else []
     return references + ([spec.environment.cuda] if spec.environment.cuda else [])
 
 

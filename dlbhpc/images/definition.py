@@ -53,10 +53,11 @@ def render(
 def inputs_digest(spec: ImageSpec, base: Base, commit: str, digests: Mapping[str, str]) -> str:
     """What decides an image's content: the same digest, and it is not built again.
 
-    The version of dlbhpc, which is one of the labels, is not among it.
+    The version of dlbhpc, which is one of the labels, is not among it: an image that is there stays
+    good. A local image is named by its path in the definition, and counts by its content.
     """
     text = render(spec, base, commit, digests, version="0")
-    return digest([text, spec.lock_digest])
+    return digest([text, spec.lock_digest, digests.get(base.reference)])
 
 
 def labels(spec: ImageSpec, commit: str, version: str = __version__) -> dict[str, str]:

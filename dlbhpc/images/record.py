@@ -64,22 +64,32 @@ def read_record_of(layout: Layout, name: str, content: str) -> ImageRecord:
     return _read(kept, name) if kept.exists() else read_record(layout, name)
 
 
-def keep_other(layout: Layout, name: str, content: str) -> None:
-    """Keep the present image under its digest where its content is another: runs may go through it.
+def keep_other(layout: Layout, name: str, target: Path, content: str) -> None:
+    """Keep under its digest each image that a new one would replace, where its content is another.
 
-    They find it there by the content that they began with.
+    Runs may go through it: they find it there by the content that they began with. ``target`` is
+    the new image's place. A file counts by what it holds, whatever its record says.
     """
+    record: ImageRecord | None
     try:
         record = read_record(layout, name)
     except DlbhpcError:
-        return
-    path = layout.images / record.file
-    if record.content_sha256 == content or not path.exists():
-        return
-    file = path.with_name(f"{path.stem}-{record.content_sha256[:12]}{path.suffix}")
-    # The record first: it is looked for by content, and says what is missing until the rename.
-    _write(_kept(layout, name, record.content_sha256), replace(record, file=file.name))
-    path.replace(file)
+        record = None
+    places = {target} | ({layout.images / record.file} if record else set())
+    for path in places:
+        if not path.exists():
+            continue
+        try:
+            present = (_remembered(path) or read_digests(path)).content
+        except DlbhpcError:
+            continue  # no image at all
+        if present == content:
+            continue
+        file = path.with_name(f"{path.stem}-{present[:12]}{path.suffix}")
+        if record is not None and record.content_sha256 == present:
+            # The record first: it is looked for by content, and says what is missing until then.
+            _write(_kept(layout, name, present), replace(record, file=file.name))
+        path.replace(file)
 
 
 def _kept(layout: Layout, name: str, content: str) -> Path:

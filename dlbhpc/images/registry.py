@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import urllib.error
@@ -47,7 +48,7 @@ def resolve_digest(reference: str) -> str:
                 raise
             token = _token(error.headers.get("WWW-Authenticate", ""))
             answer = _head(url, {"Authorization": f"Bearer {token}"})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise DlbhpcError(
             f"the registry of {reference} cannot be asked for its digest ({error}): put the line "
             f"{reference}@sha256:DIGEST into base.lock, or see what docs/images.md says of a site "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,9 @@ Say = Callable[[str], None]
 
 _PLAIN = ("-c", "core.autocrlf=false", "-c", "core.fileMode=true", "-c", "core.excludesFile=")
 """Settings under which files are what the commit holds, whatever the user's own settings are."""
+
+_NO_PROMPT = {"GIT_TERMINAL_PROMPT": "0"}
+"""A repository that is gone must not ask for a password."""
 
 
 def source_commit(upstream: Upstream) -> str:
@@ -43,6 +47,9 @@ def ensure_checkout(upstream: Upstream, layout: Layout, say: Say) -> Path:
             clone = Path(scratch) / "clone"
             _clone(origin, clone)
             try:
+                if not _holds(clone, upstream.commit):
+                    # A clone brings what branches lead to; a server may hold more.
+                    git(clone, "fetch", "--quiet", "origin", upstream.commit, variables=_NO_PROMPT)
                 git(clone, "checkout", "--quiet", "--detach", upstream.commit)
             except DlbhpcError as error:
                 raise DlbhpcError(
@@ -54,10 +61,19 @@ def ensure_checkout(upstream: Upstream, layout: Layout, say: Say) -> Path:
     return folder
 
 
+def _holds(clone: Path, commit: str) -> bool:
+    try:
+        git(clone, "cat-file", "-e", f"{commit}^{{commit}}")
+    except DlbhpcError:
+        return False
+    return True
+
+
 def _clone(origin: str, folder: Path) -> None:
     argv = ["git", "clone", "--quiet", "--no-checkout", origin, str(folder)]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True)
+        environment = {**os.environ, **_NO_PROMPT}
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment)
     except FileNotFoundError as error:
         raise DlbhpcError("git is not installed: it fetches the upstream's source") from error
     if done.returncode != 0:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.exclusive import exclusive
 from dlbhpc.own_folder import own_folder
 
 _DIGITS = 16
@@ -25,7 +23,8 @@ def unpacked(file: Path, content_sha256: str, program: str, scratch: Path) -> Pa
     """
     place = own_folder(scratch / f"dlbhpc-images-{os.getuid()}")
     target = place / content_sha256[:_DIGITS]
-    with _alone(place / f"{target.name}.lock"):
+    # The folder is node-local, where file locks work.
+    with exclusive(place / f"{target.name}.lock"):
         if target.is_dir():
             return target
         # What a killed task left has another name, and goes.
@@ -43,14 +42,3 @@ def unpacked(file: Path, content_sha256: str, program: str, scratch: Path) -> Pa
         part.rename(target)
         part.parent.rmdir()
     return target
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    # The folder is node-local, where file locks work, and end with the process that holds them.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -12,10 +12,11 @@ import pytest
 
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.images import build as module
-from dlbhpc.images.base import default_base, read_base_lock
+from dlbhpc.images.base import default_base, parse_base, read_base_lock
 from dlbhpc.images.build import Built, build
 from dlbhpc.images.definition import EPOCH
 from dlbhpc.images.record import ImageRecord, read_record, read_record_of, verify
+from dlbhpc.images.sif import read_digests
 from dlbhpc.images.spec import ImageSpec, load_image
 from dlbhpc.layout import Layout
 
@@ -70,7 +71,7 @@ def test_the_image_and_its_record_are_there(make: Build, layout: Layout) -> None
     kept = {path.name for path in layout.images.iterdir()}
     assert kept == {
         *(built.path.name, f"{built.path.stem}.def", "reference.json", ".cache"),
-        f".{built.path.name}.digests.json",
+        *(f".{built.path.name}.digests.json", ".reference.lock"),
     }
 
 
@@ -214,6 +215,34 @@ def test_an_image_of_other_content_is_kept_for_the_runs_that_go_through_it(
         assert found.content_sha256 == record.content_sha256
         verify(layout, found, afresh=True)
     assert read_record(layout, "reference") == second
+
+
+def test_an_image_is_kept_also_where_its_record_cannot_be_read(
+    make: Build,
+    layout: Layout,
+    tmp_path: Path,
+    write_sif: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torn, or of another version of dlbhpc: the file is what runs go through."""
+    first = make().record
+    (layout.images / "reference.json").write_text("{}")
+    monkeypatch.setenv("FAKE_SIF", str(write_sif(tmp_path / "other.sif", b"hsqs" + b"y" * 5000)))
+    second = make().record
+    assert second.content_sha256 != first.content_sha256
+    found = {read_digests(path).content for path in layout.images.glob("*.sif")}
+    assert found == {first.content_sha256, second.content_sha256}
+
+
+def test_a_base_that_is_named_by_its_digest_is_taken_as_it_is(
+    layout: Layout, spec: ImageSpec, fake_apptainer: Path, asked: list[str]
+) -> None:
+    base = parse_base(f"docker:docker.io/library/python@{DIGEST}", spec)
+    built = build(spec, base, layout, None, lambda text: None)
+    assert built.record.base_digest == DIGEST
+    assert asked == []
+    assert read_base_lock(spec.base_lock) == {}
+    assert not build(spec, base, layout, None, lambda text: None).fresh
 
 
 def test_an_image_that_is_no_sif_is_refused(

@@ -87,10 +87,15 @@ def test_every_locked_package_is_installed_once_with_its_hash(name: str) -> None
     lines = [line for text in staged.values() for line in text.splitlines()]
     assert sorted(lines) == sorted(package.line for package in spec.packages)
     post = sections(definition(spec))["post"]
-    for file in staged:
-        assert post.count(f"-r /opt/dlbhpc/build/packages/{file}") == 1
+    sources = spec.environment.from_source
+    assert post.count("-r /opt/dlbhpc/build/packages/wheels.txt") == 1
+    assert re.findall(r'(?m)^ *build (\S+) "\$@"$', post) == list(sources)
+    assert set(staged) == {"wheels.txt", *(f"{package}.txt" for package in sources)}
+    # The hashes are required once, for what is installed and what is downloaded to be built.
     assert post.count("--require-hashes") == 1
-    assert post.count("-m pip ") == post.count('-m pip "$@" ') == len(staged)
+    assert post.count("-m pip ") == 1
+    taken = re.findall(r'(?m)^ *pip (install|download) "\$@"', post)
+    assert taken == (["install", "download"] if sources else ["install"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,7 +103,7 @@ def test_packages_without_a_wheel_are_built_in_their_order_after_the_others(name
     spec = load_image(name)
     post = sections(definition(spec))["post"]
     order = ["wheels", *spec.environment.from_source]
-    places = [post.index(f"/{package}.txt") for package in order]
+    places = [post.index("/wheels.txt"), *(post.index(f"build {name} ") for name in order[1:])]
     assert places == sorted(places)
 
 
@@ -160,6 +165,9 @@ def test_the_version_of_dlbhpc_alone_makes_no_other_image() -> None:
     assert digest == inputs_digest(spec, base, "bundled-1", {})
     assert digest != inputs_digest(spec, base, "bundled-2", {})
     assert digest != inputs_digest(spec, base, "bundled-1", {base.reference: DIGEST})
+    local = Base("localimage", "/base.sif")
+    digests = {inputs_digest(spec, local, "bundled-1", {"/base.sif": d}) for d in ("1", "2")}
+    assert len(digests) == 2, "another file of the same name is another base"
     other = replace(spec, packages=spec.packages[1:])
     assert digest != inputs_digest(other, base, "bundled-1", {})
 
@@ -185,7 +193,7 @@ def test_a_folder_of_the_host_over_our_own_stops_the_script_before_it_writes(
 def test_the_script_removes_nothing_that_may_be_the_hosts(name: str) -> None:
     """The builder mounts the host's /tmp and more into %post: a sweep there empties the host's."""
     post = sections(definition(load_image(name)))["post"]
-    assert "-delete" not in post
+    assert "-delete" not in post, "a Docker base brings no caches"
     sweeps = [line.strip() for line in post.splitlines() if "rm -r" in line]
     assert sweeps == [
         "find /opt/venv -name __pycache__ -type d -prune -exec rm -rf {} +",
@@ -197,3 +205,29 @@ def test_the_script_removes_nothing_that_may_be_the_hosts(name: str) -> None:
     for path in paths:
         assert re.fullmatch(r"/var/(log|lib/dpkg|cache/ldconfig)/[a-z/.-]+", path), path
         assert "*" not in path
+
+
+@pytest.mark.parametrize("mounted", ["", "/var", "/var/lib", "/var/lib/apt/lists"])
+def test_of_a_fresh_debian_goes_what_apt_fetched_but_never_the_hosts(
+    tmp_path: Path, mounted: str
+) -> None:
+    spec = load_image("reference")
+    post = sections(definition(spec, parse_base(f"debootstrap:bookworm@{MIRROR}", spec)))["post"]
+    script = post[post.index("    rm -f /etc/hostname") :]
+    files = {
+        "/etc/hostname": True,
+        "/var/cache/apt/archives/one.deb": mounted != "/var",
+        "/var/lib/apt/lists/a/two": mounted == "",
+    }
+    for name in files:
+        (tmp_path / name[1:]).parent.mkdir(parents=True)
+        (tmp_path / name[1:]).touch()
+    # No file of this machine: every path of the script lies in the test's own folder.
+    mounts = "none / overlay\n" + (f"none {tmp_path}{mounted} ext4\n" if mounted else "")
+    (tmp_path / "mounts").write_text(mounts)
+    script = script.replace("/proc/self/mounts", "MOUNTS")
+    script = re.sub(r"(?<![\w}])/(etc|var)\b", rf"{tmp_path}/\1", script)
+    script = script.replace("MOUNTS", f"{tmp_path}/mounts")
+    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {name: not (tmp_path / name[1:]).exists() for name in files} == files

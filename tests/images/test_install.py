@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dlbhpc.files import file_digest
 from dlbhpc.images.base import default_base
-from dlbhpc.images.definition import render
+from dlbhpc.images.definition import render, staged_packages
 from dlbhpc.images.lock import Locked
 from dlbhpc.images.spec import ImageSpec
 
@@ -40,11 +44,33 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
-def options(spec: ImageSpec, wheels: Path) -> list[str]:
-    """What the definition's script gives to pip where it finds wheels."""
-    text = render(spec, default_base(spec), "bundled-1", {})
-    lines = re.findall(r'(?m)^ +set -- (?:"\$@" )?(--.*)$', text)
-    return " ".join(lines).replace("/mnt", str(wheels)).split()
+def script(spec: ImageSpec, base: Path, wheels: Path) -> str:
+    """The part of the definition's script that calls pip, with its folders under ``base``."""
+    post = render(spec, default_base(spec), "bundled-1", {})
+    lines = re.search(r"(?ms)^    pip\(\) \{.*?(?=^    # Bytecode)", post)
+    assert lines is not None
+    python = f"{sys.executable} -m pip"
+    text = lines[0].replace("/opt/venv/bin/python -m pip", python).replace("/mnt", str(wheels))
+    return f"set -eu\n{text}".replace("/opt/", f"{base}/")
+
+
+def install(spec: ImageSpec, base: Path, wheels: Path) -> subprocess.CompletedProcess[str]:
+    """Run that script on the staged packages; what it installs lies in ``base``/target."""
+    packages = base / "dlbhpc" / "build" / "packages"
+    packages.mkdir(parents=True)
+    for name, text in staged_packages(spec).items():
+        (packages / name).write_text(text)
+    # What other tests import may have set variables that a build would follow.
+    kept = ("PATH", "HOME", "TMPDIR")
+    variables = {key: os.environ[key] for key in kept if key in os.environ}
+    target = f'pip install --target "{base}/target" '
+    shell = script(spec, base, wheels).replace("pip install ", target)
+    return subprocess.run(["sh", "-c", shell], capture_output=True, text=True, env=variables)
+
+
+def with_packages(spec: ImageSpec, *packages: Locked, sources: tuple[str, ...] = ()) -> ImageSpec:
+    environment = replace(spec.environment, from_source=sources)
+    return replace(spec, packages=packages, environment=environment)
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -52,11 +78,39 @@ def test_a_file_of_another_hash_is_not_installed(
     reference: ImageSpec, wheels: Path, tmp_path: Path, right: bool
 ) -> None:
     sha256 = file_digest(next(wheels.iterdir())) if right else "0" * 64
-    (tmp_path / "wheels.txt").write_text(Locked("one", "1.0", sha256).line + "\n")
-    target = tmp_path / "target"
-    argv = [sys.executable, "-m", "pip", *options(reference, wheels)]
-    argv += ["--only-binary", ":all:", "--target", str(target), "-r", str(tmp_path / "wheels.txt")]
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = install(with_packages(reference, Locked("one", "1.0", sha256)), tmp_path / "b", wheels)
     assert (done.returncode == 0) is right, done.stderr
-    assert (target / "one.py").exists() is right
+    assert (tmp_path / "b" / "target" / "one.py").exists() is right
     assert ("DO NOT MATCH THE HASHES" in done.stderr) is not right
+
+
+SETUP = """
+import pathlib, setuptools
+pathlib.Path("two.py").write_text(f"place = {str(pathlib.Path.cwd())!r}")
+setuptools.setup(name="two", version="1.0", py_modules=["two"])
+"""
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_is_compiled_is_compiled_in_a_folder_whose_name_is_the_same_each_time(
+    reference: ImageSpec, wheels: Path, tmp_path: Path, right: bool
+) -> None:
+    """A compiler writes the folder's name into what it makes; this package does so itself."""
+    pytest.importorskip("setuptools", reason="it builds a package")
+    path = wheels / "two-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in (("setup.py", SETUP), ("PKG-INFO", "Name: two\nVersion: 1.0\n")):
+            entry = tarfile.TarInfo(f"two-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    one = Locked("one", "1.0", file_digest(next(wheels.glob("*.whl"))))
+    two = Locked("two", "1.0", file_digest(path) if right else "0" * 64)
+    spec = with_packages(reference, one, two, sources=("two",))
+    done = install(spec, tmp_path / "b", wheels)
+    assert (done.returncode == 0) is right, done.stderr
+    installed = tmp_path / "b" / "target" / "two.py"
+    if right:
+        assert installed.read_text() == f"place = '{tmp_path}/b/dlbhpc/build/sources/two'"
+    else:
+        assert "DO NOT MATCH THE HASHES" in done.stderr
+        assert not installed.exists()

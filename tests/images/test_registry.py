@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -71,6 +72,22 @@ def test_an_unknown_tag_says_what_to_do(registry: str) -> None:
 def test_an_answer_without_a_digest_is_refused(registry: str) -> None:
     with pytest.raises(DlbhpcError, match="answers without a digest"):
         resolve_digest(f"{registry}/a/b:odd")
+
+
+def test_what_answers_but_is_no_registry_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(DlbhpcError, match="cannot be asked for its digest"):
+            resolve_digest(f"127.0.0.1:{port}/a/b:1")
+        thread.join()
 
 
 def test_a_registry_that_is_not_there_is_named() -> None:

@@ -66,6 +66,24 @@ def test_a_bundle_becomes_a_checkout_at_the_pin(layout: Layout, upstream: Upstre
     assert sorted(path.name for path in folder.parent.iterdir()) == ["duo", "duo.bundle"]
 
 
+def test_a_commit_that_no_branch_leads_to_any_more_is_fetched_by_its_name(
+    layout: Layout, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a forced push: a clone does not bring it."""
+    origin = tmp_path / "origin"
+    old = git(origin, "branch", "--show-current")
+    git(origin, "checkout", "--quiet", "--orphan", "rewritten")
+    git(origin, "commit", "--quiet", "--message", "another history")
+    git(origin, "branch", "--quiet", "-D", old)
+    layout.upstream("duo").with_suffix(".bundle").unlink()
+    instead = f'[url "file://{origin}"]\n\tinsteadOf = https://github.com/{upstream.repository}\n'
+    (tmp_path / ".gitconfig").write_text(instead)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    folder = ensure_checkout(upstream, layout, print)
+    assert (folder / "main.py").read_text() == "print(1)\n"
+
+
 def test_a_bundle_without_the_commit_is_refused_and_leaves_nothing(
     layout: Layout, upstream: Upstream
 ) -> None:
