@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlbhpc.layout import OutputLayout
 
 _TRUST = (
     "load the checkpoint in the ordinary way. A checkpoint is a pickle, and a pickle may name any "
@@ -65,11 +68,29 @@ def _adapt(args: argparse.Namespace) -> int:
     if launch.teacher is None or launch.adapted_teacher is None:
         raise DlbhpcError(f"{args.recipe} adapts no teacher: it has none, or uses it as it is")
     output = launch.output
+    _check_free(output)
     record = adapt_teacher(launch.recipe, launch.teacher, output, trusted=args.trust_checkpoint)
     print(f"{record['transformation']}: {launch.teacher}")
     print(f"  adapted teacher {output.adapted_teacher}")
     print(f"  provenance      {output.adapted_teacher_provenance}")
     return 0
+
+
+def _check_free(output: OutputLayout) -> None:
+    """Refuse a folder whose run has used its adapted teacher, or is using it."""
+    from dlbhpc.errors import DlbhpcError
+    from dlbhpc.scheduler.submission import live_lease
+
+    if output.completed.exists():
+        raise DlbhpcError(
+            f"{output.folder} holds a completed run, whose teacher stays as it is: "
+            "name another folder with --output"
+        )
+    if (lease := live_lease(output)) is not None:
+        raise DlbhpcError(
+            f"{output.folder} belongs to {lease.owner}, which adapts its teacher itself: "
+            "name another folder with --output"
+        )
 
 
 def _print(facts: dict[str, Any], *, as_json: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ import pytest
 
 from dlbhpc.cli import teacher
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.layout import OutputLayout
+from dlbhpc.run.lease import Lease
+from dlbhpc.scheduler.processes import ProcessId
 from tests.inputs.teacher.conftest import hyper_parameters, make_state, save
 
 BASE = 512
@@ -24,10 +29,10 @@ def run(*arguments: str) -> int:
     return teacher.run(parser.parse_args(arguments))
 
 
-def trial_teacher(path: Path, vocab: int = BASE, **config: Any) -> Path:
+def trial_teacher(path: Path, vocab: int = BASE, seed: int = 0, **config: Any) -> Path:
     """What a trial's base run leaves: the checkpoint of a tiny model."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = make_state(vocab, blocks=2, h=64, c=128, f=256)
+    state = make_state(vocab, blocks=2, seed=seed, h=64, c=128, f=256)
     return save(path, state, hyper_parameters=hyper_parameters(**config))
 
 
@@ -53,6 +58,54 @@ def test_a_trial_teacher_is_adapted_where_the_students_trial_looks(
     assert record["target_vocab"] == BASE + 1
     if recipe.startswith("mdlm"):
         assert record["source_mask_index"] == {"lm1b": 103, "owt": BASE}[dataset]
+
+
+ADAPT = ("adapt", "--recipe", "mdlm_sdtt", "--trial", "--teacher", "t.ckpt")
+
+
+def leased(output: OutputLayout, owner: ProcessId | None) -> None:
+    assert owner is not None
+    lease = Lease.new("local", "", owner.pid, owner.started)
+    output.lease.write_text(json.dumps(asdict(lease)))
+
+
+def completed(output: OutputLayout) -> None:
+    output.completed.write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (completed, "holds a completed run"),
+        (
+            lambda output: leased(output, ProcessId.of(os.getpid())),
+            "belongs to local .* which adapts its teacher",
+        ),
+    ],
+)
+def test_the_teacher_of_a_completed_or_running_run_is_not_replaced(
+    tmp_path: Path, state: Callable[[OutputLayout], None], message: str
+) -> None:
+    root = ("--root", str(tmp_path))
+    trial_teacher(tmp_path / "t.ckpt", **MDLM)
+    assert run(*ADAPT, *root) == 0
+    output = OutputLayout(tmp_path / "checkpoints" / "trials" / "lm1b" / "mdlm_sdtt")
+    before = output.adapted_teacher.read_bytes()
+    state(output)
+    trial_teacher(tmp_path / "t.ckpt", seed=1, **MDLM)
+    with pytest.raises(DlbhpcError, match=f"mdlm_sdtt {message}.* --output"):
+        run(*ADAPT, *root)
+    assert output.adapted_teacher.read_bytes() == before
+    assert run(*ADAPT, *root, "--output", "checkpoints/trials/other") == 0
+
+
+def test_the_teacher_of_a_run_that_ended_unfinished_is_made_again(tmp_path: Path) -> None:
+    trial_teacher(tmp_path / "t.ckpt", **MDLM)
+    output = OutputLayout(tmp_path / "checkpoints" / "trials" / "lm1b" / "mdlm_sdtt")
+    output.folder.mkdir(parents=True)
+    leased(output, ProcessId(pid=1, started="another boot/1"))
+    assert run(*ADAPT, "--root", str(tmp_path)) == 0
+    assert output.adapted_teacher.is_file()
 
 
 def test_by_default_the_teacher_is_that_of_the_base_run(tmp_path: Path) -> None:

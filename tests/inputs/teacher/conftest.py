@@ -35,11 +35,13 @@ def save(path: Path, state: dict[str, Any], prefix: str = "backbone.", **more: A
     return path
 
 
-def trained(path: Path, state: dict[str, Any], prefix: str = "backbone.", **more: Any) -> Path:
+def trained(
+    path: Path, state: dict[str, Any], prefix: str = "backbone.", heads: int = 2, **more: Any
+) -> Path:
     """A checkpoint as duo and flm leave it: with the rotary buffer, and averages in their order."""
     averages = [tensor.clone() for name, tensor in state.items() if name != INV_FREQ]
     ema = {"decay": 0.9, "num_updates": 5, "shadow_params": averages}
-    buffer = {INV_FREQ: torch.ones(state["blocks.0.norm1.weight"].shape[0] // 4)}
+    buffer = {INV_FREQ: torch.ones(state["blocks.0.norm1.weight"].shape[0] // (2 * heads))}
     return save(path, {**buffer, **state}, prefix, **{"ema": ema, "loops": {}, **more})
 
 

@@ -32,6 +32,7 @@ from tests.inputs.teacher.conftest import (
     make_state,
     save,
     torch,
+    trained,
 )
 
 MASK = 7
@@ -277,6 +278,7 @@ from pathlib import Path
 from dlbhpc.inputs.teacher.adapt import Adaptation, ensure_adapted
 from dlbhpc.inputs.teacher.names import Backbone
 from dlbhpc.inputs.teacher.transform import MASKED, Vocabulary
+from dlbhpc.inputs.teacher.unadapted import check_unadapted
 
 def status(key):
     return 1024 * int(re.search(key + r":\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
@@ -284,26 +286,34 @@ def status(key):
 torch.set_num_threads(1)
 assert not torch.distributed.is_initialized()
 source, folder, base_vocab = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-adaptation = Adaptation("masked_mdlm", MASKED, Vocabulary(base_vocab, 103), Backbone(4, 12))
+vocabulary, backbone = Vocabulary(base_vocab, 103), Backbone(4, 12)
+adaptation = Adaptation("masked_mdlm", MASKED, vocabulary, backbone)
 Path("/proc/self/clear_refs").write_text("5")
 base = status("VmRSS")
-ensure_adapted(source, folder / "adapted.ckpt", folder / "provenance.json", adaptation)
+if sys.argv[4] == "used as it is":
+    check_unadapted(source, "uniform_duo", vocabulary, backbone)
+else:
+    ensure_adapted(source, folder / "adapted.ckpt", folder / "provenance.json", adaptation)
 print(status("VmHWM") - base)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["training checkpoint", "state alone"])
+@pytest.mark.parametrize("kind", ["training checkpoint", "state alone", "used as it is"])
 def test_memory_stays_within_1_3_times_the_checkpoint(tmp_path: Path, kind: str) -> None:
     vocab = 30_522  # most of the state is vocabulary, the part that is built anew
     state = make_state(vocab, blocks=4, h=768, c=128, f=256)
     more = {}
     if kind == "training checkpoint":
         more = {"optimizer_states": [{"state": {0: torch.ones(60_000_000)}}]}
-    source = save(tmp_path / "teacher.ckpt", state, **more)
+    path = tmp_path / "teacher.ckpt"
+    if kind == "used as it is":
+        source = trained(path, state, heads=12)
+    else:
+        source = save(path, state, **more)
     del state, more
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(source), str(tmp_path), str(vocab)],
+        [sys.executable, "-c", _MEASURE, str(source), str(tmp_path), str(vocab), kind],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
