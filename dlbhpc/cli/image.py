@@ -88,6 +88,7 @@ def _verify(spec: ImageSpec, layout: Layout) -> int:
 
 
 def _list(layout: Layout) -> int:
+    from dlbhpc.images.base import default_base
     from dlbhpc.images.record import read_record, record_path
     from dlbhpc.images.source import source_commit
     from dlbhpc.images.spec import list_images, load_image
@@ -102,6 +103,10 @@ def _list(layout: Layout) -> int:
                 record = read_record(layout, name)
                 same = record.commit == commit and record.lock_sha256 == spec.lock_digest
                 state = record.file if same else f"{record.file}, of other inputs"
+                if record.base != default_base(spec).text:
+                    state += f", on {record.base}"
+                if not (layout.images / record.file).is_file():
+                    state += ", and the file is missing"
             except DlbhpcError as error:
                 state = f"damaged: {error}"  # it must not hide the others
         licence = spec.environment.licence or "none"
@@ -114,13 +119,18 @@ def _list(layout: Layout) -> int:
 
 
 def _shell(spec: ImageSpec, layout: Layout) -> int:
-    from dlbhpc.images.program import find_program
+    from dlbhpc.images.program import find_program, without_settings
     from dlbhpc.images.record import read_record, verify
+    from dlbhpc.images.spec import frozen_source
+    from dlbhpc.images.task import Bind
 
     program = find_program()
     path = verify(layout, read_record(layout, spec.name), afresh=False)
-    argv = [program, "shell", "--cleanenv", "--no-home", "--bind", f"{layout.root}", str(path)]
+    # As a run sees it: nothing is written to but the node's /tmp.
+    argv = [program, "shell", "--cleanenv", "--no-home", "--bind", Bind(layout.root).text]
+    argv += ["--pwd", str(frozen_source(spec.upstream)), str(path)]
+    os.chdir("/")  # where we are would be mounted as well
     try:
-        os.execvp(argv[0], argv)
+        os.execvpe(argv[0], argv, without_settings(os.environ))
     except OSError as error:
         raise DlbhpcError(f"cannot execute {argv[0]}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -147,8 +148,20 @@ def _image(launch: Launch, profile: Profile) -> RunImage | None:
     """The image that the profile sends the run through, if it does."""
     if profile.container == "none":
         return None
-    from dlbhpc.images.use import choose_image
+    from dlbhpc.images.use import choose_image, other_inputs
+    from dlbhpc.run.record import read_run
     from dlbhpc.scheduler.sbatch import variables
 
     mount, gpu = profile.container_mount, profile.container_gpu
-    return choose_image(launch, profile.container, mount, gpu, variables(profile))
+    begun = read_run(launch.output).image if launch.resume and launch.output.run.exists() else None
+    image = choose_image(
+        launch,
+        profile.container,
+        mount,
+        gpu,
+        variables(profile),
+        begun_with=begun.content_sha256 if begun else None,
+    )
+    if note := other_inputs(launch.layout, image):
+        print(f"note: {note}", file=sys.stderr)
+    return image

@@ -69,6 +69,12 @@ def _is_setuid_root(status: os.stat_result) -> bool:
 
 
 def _has_namespaces() -> bool:
+    """Whether this user can make one: sites and distributions forbid it in several places."""
+    try:
+        argv = ["unshare", "--user", "--map-root-user", "true"]
+        return subprocess.run(argv, capture_output=True, timeout=_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # no unshare here
     try:
         return int(_NAMESPACES.read_text(encoding="utf-8")) > 0
     except (OSError, ValueError):

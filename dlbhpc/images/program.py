@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
@@ -20,6 +20,26 @@ INSTALL = (
     "Spack) or SingularityCE, or load the site's module, so that `apptainer` or `singularity` is "
     "on PATH"
 )
+
+
+_FAMILIES = ("APPTAINER", "SINGULARITY")
+_PLACES = frozenset(
+    f"{family}_{name}" for family in _FAMILIES for name in ("CACHEDIR", "TMPDIR", "CONFIGDIR")
+)
+"""Settings that say where the program keeps its own files, and nothing of what is in an image."""
+
+
+def without_settings(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """An environment without the caller's own settings of the program.
+
+    APPTAINER_BIND, _OVERLAY, APPTAINERENV_… and the others would silently change what is in the
+    image, and a run's identity knows nothing of them. ``keep`` are names that the profile sets.
+    """
+    return {
+        key: value
+        for key, value in environment.items()
+        if not key.startswith(_FAMILIES) or key in _PLACES or key in keep
+    }
 
 
 def find_program() -> str:
@@ -74,13 +94,12 @@ def _in_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _with_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in variables}
-    os.environ.update(variables)
+    # spython gives its commands our own environment.
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update({**without_settings(before), **variables})
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+        os.environ.clear()
+        os.environ.update(before)

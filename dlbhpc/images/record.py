@@ -59,7 +59,10 @@ def read_record(layout: Layout, name: str) -> ImageRecord:
 
 
 def read_record_of(layout: Layout, name: str, content: str) -> ImageRecord:
-    """The record of the image with this content, kept or current. Raises as read_record does."""
+    """The record of the image with this content, if it was kept, or else of the present one.
+
+    Raises as read_record does.
+    """
     kept = _kept(layout, name, content)
     return _read(kept, name) if kept.exists() else read_record(layout, name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.program import without_settings
 
 GPU_FLAGS: dict[str, tuple[str, ...]] = {"nv": ("--nv",), "rocm": ("--rocm",), "none": ()}
 
@@ -116,8 +117,7 @@ def enter(
         **{key: _inside(value, source, image.source) for key, value in own.items()},
     }
     # Variables of their own rather than --env, which splits its values at commas.
-    prefixes = tuple(_PREFIX.values())
-    outside = {key: value for key, value in host.items() if not key.startswith(prefixes)}
+    outside = without_settings(host, keep=image.variables)
     outside |= {f"{_PREFIX[image.program]}{key}": value for key, value in inside.items()}
     return [*command, str(file), *words], outside
 

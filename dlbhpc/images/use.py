@@ -10,28 +10,39 @@ from pathlib import Path
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.images.base import default_base
 from dlbhpc.images.program import INSTALL
-from dlbhpc.images.record import check_pin, read_record, read_record_of, verify
-from dlbhpc.images.spec import frozen_source
+from dlbhpc.images.record import check_pin, read_record_of, verify
+from dlbhpc.images.spec import frozen_source, load_image
 from dlbhpc.images.task import Bind, RunImage, enter
 from dlbhpc.images.unpack import unpacked
-from dlbhpc.layout import PACKAGE
+from dlbhpc.layout import PACKAGE, Layout
 
 _SCRATCH_VARIABLE = "DLBHPC_SCRATCH"
+"""The attempt's own folder in a node's scratch."""
+_NODE_SCRATCH = "DLBHPC_NODE_SCRATCH"
+"""The profile's scratch, for what outlives an attempt."""
 _WRITES_INTO_ITS_CACHE = "datasets_cache"
 """The data source of the upstream that tokenizes for itself, into the cache that it reads."""
 
 
 def choose_image(
-    launch: Launch, program: str, mount: str, gpu: str, variables: Iterable[str]
+    launch: Launch,
+    program: str,
+    mount: str,
+    gpu: str,
+    variables: Iterable[str],
+    begun_with: str | None = None,
 ) -> RunImage:
     """The built image of the launch's upstream, for a run to go through.
 
     ``variables`` are the names of those that the profile sets, and the run is to see.
-    Raises DlbhpcError when it is not built, holds another commit, or is not what was built.
+    ``begun_with`` is the content that a run which has begun goes through: an image that has been
+    built anew since is none of its own. Raises DlbhpcError when it is not built, holds another
+    commit, or is not what was built.
     """
     upstream = launch.recipe.upstream
-    record = read_record(launch.layout, upstream.name)
+    record = read_record_of(launch.layout, upstream.name, begun_with or "")
     check_pin(record, launch.source_commit)
     verify(launch.layout, record, afresh=False)
     return RunImage(
@@ -43,6 +54,19 @@ def choose_image(
         source=str(frozen_source(upstream)),
         variables=tuple(sorted(variables)),
     )
+
+
+def other_inputs(layout: Layout, image: RunImage) -> str | None:
+    """What a user should know of an image that was made of other packages, or on another base."""
+    record, spec = read_record_of(layout, image.name, image.content_sha256), load_image(image.name)
+    differs = []
+    if record.lock_sha256 != spec.lock_digest:
+        differs.append(f"another lock than {spec.lock}")
+    if record.base != default_base(spec).text:
+        differs.append(f"the base {record.base}")
+    if not differs:
+        return None
+    return f"the image {record.file} was built with {' and '.join(differs)}"
 
 
 def check_image(image: RunImage, launch: Launch) -> Path:
@@ -79,9 +103,8 @@ def enter_image(
     record = read_record_of(launch.layout, image.name, image.content_sha256)
     file = launch.layout.images / record.file
     if image.mount == "unpacked":
-        place = Path(host.get(_SCRATCH_VARIABLE, tempfile.gettempdir()))
-        # The attempt's own folder is removed when it ends; the image stays for the next.
-        place = place.parent if _SCRATCH_VARIABLE in host else place
+        # Not in the attempt's own folder, which is removed when it ends: it stays for the next.
+        place = Path(host.get(_NODE_SCRATCH, tempfile.gettempdir()))
         file = unpacked(file, image.content_sha256, image.program, place)
     home = launch.output.temporary / "home"
     home.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,8 @@ def _host(
     run_job: bool,
 ) -> Host:
     size = saves.bytes if saves else _LEAST_TRIAL_BYTES
-    container = probe.container()
+    wanted = None if profile.container == "none" else profile.container
+    container = probe.container(wanted)
     munge = shared = None
     if configuration is not None and configuration.text("AuthType") in ("", "auth/munge"):
         munge = probe.munge(configuration.option("AuthInfo", "socket"))
@@ -84,6 +85,8 @@ def _host(
         munge=munge,
         container=container,
         mounts=mount_modes(look(container[0])) if container else (),
-        wanted_mount=None if profile.container == "none" else profile.container_mount,
+        wanted_container=wanted,
+        wanted_mount=profile.container_mount if wanted else None,
+        modules=bool(profile.modules),
         shared=shared,
     )

@@ -61,9 +61,9 @@ def munge(socket: str | None) -> Answer:
     return ask("unmunge", *where, text=made.text) if made.ok else made
 
 
-def container() -> tuple[str, Answer] | None:
-    """The container program that is installed, and its version."""
-    for name in CONTAINER_PROGRAMS:
+def container(wanted: str | None) -> tuple[str, Answer] | None:
+    """The container program that is installed, and its version: the wanted one, or else any."""
+    for name in (wanted,) if wanted else CONTAINER_PROGRAMS:
         if shutil.which(name):
             return name, ask(name, "--version")
     return None

@@ -24,7 +24,8 @@ class Host:
 
     ``file_system`` is the type of the project root's; ``checkpoint_bytes`` the largest training
     state that was saved (None: none yet). ``mounts`` are the ways in which an image can be mounted
-    here, ``wanted_mount`` the profile's if its runs go through images.
+    here; ``wanted_container`` and ``wanted_mount`` are the profile's if its runs go through images,
+    and ``modules`` says that it loads some before.
     """
 
     root: str
@@ -36,7 +37,9 @@ class Host:
     munge: Answer | None = None
     container: tuple[str, Answer] | None = None
     mounts: tuple[str, ...] = ()
+    wanted_container: str | None = None
     wanted_mount: str | None = None
+    modules: bool = False
     shared: SharedTrial | None = None
 
 
@@ -151,6 +154,17 @@ def check_space(host: Host) -> Finding:
 
 def check_container(host: Host) -> Finding:
     """Whether frozen images can run here."""
+    if host.container is None and host.wanted_container is not None:
+        return Finding(
+            NOTE if host.modules else PROBLEM,
+            f"{host.wanted_container} is not on PATH here, and the profile's runs go through it",
+            "how images can be mounted is not known here"
+            if host.modules
+            else "no run would start on nodes like this machine",
+            "load the profile's modules, then ask again"
+            if host.modules
+            else "where the site offers it as a module, name that in the profile (modules)",
+        )
     if host.container is None:
         return Finding(
             NOTE,

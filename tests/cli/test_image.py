@@ -146,11 +146,17 @@ def test_verify_of_what_is_not_built_says_how_to_build_it(
 def test_a_shell_opens_in_the_image_without_the_users_home_and_environment(
     built: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr("os.execvp", lambda program, argv: started.append([program, *argv[1:]]))
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execvpe", lambda _, argv, variables: started.append((argv, variables)))
+    monkeypatch.setenv("APPTAINER_BIND", "/home/somebody:/opt/venv")
+    monkeypatch.chdir(root)  # and back
     main(["image", "shell", "reference", "--root", str(root)])
-    options = ["--cleanenv", "--no-home", "--bind", str(root)]
-    assert started == [["apptainer", "shell", *options, str(built)]]
+    assert Path.cwd() == Path("/"), "the folder that it starts from would be mounted"
+    ((argv, variables),) = started
+    source = "/opt/dlbhpc/upstream/reference/dlbhpc/reference"
+    options = ["--cleanenv", "--no-home", "--bind", f"{root}:{root}:ro", "--pwd", source]
+    assert argv == ["apptainer", "shell", *options, str(built)]
+    assert "APPTAINER_BIND" not in variables
 
 
 def test_all_are_built_one_after_the_other(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

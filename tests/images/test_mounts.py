@@ -48,3 +48,15 @@ def test_a_starter_counts_only_with_its_setuid_bit(
 
 def test_a_program_that_does_not_answer_offers_no_setuid() -> None:
     assert look("/nonexistent/apptainer").setuid is False
+
+
+@pytest.mark.parametrize(("status", "there"), [(0, True), (1, False)])
+def test_namespaces_are_tried_rather_than_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, there: bool
+) -> None:
+    """A kernel that allows some may still forbid them to this user."""
+    program = tmp_path / "unshare"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert look("/nonexistent/apptainer").namespaces is there

@@ -30,6 +30,11 @@ HOST = {
     "DLBHPC_SCRATCH": "/scratch/1",
     "SINGULARITYENV_LEAK": "1",
     "APPTAINERENV_LEAK": "1",
+    "APPTAINER_BIND": "/home/somebody/x:/opt/venv",
+    "APPTAINER_OVERLAY": "changes.img",
+    "SINGULARITY_ENV_FILE": "/home/somebody/variables",
+    "APPTAINER_CACHEDIR": "/scratch/cache",
+    "APPTAINER_USERNS": "1",
     "MY_TOKEN": "secret",
 }
 
@@ -122,3 +127,12 @@ def test_a_folder_whose_name_only_begins_alike_is_left_alone() -> None:
         source=SOURCE,
     )
     assert argv[-3:] == [f"{SOURCE}_2/a", f"{SOURCE}.bundle", IMAGE.source]
+
+
+def test_of_the_users_settings_only_those_enter_that_the_profile_names() -> None:
+    def settings(environment: dict[str, str]) -> set[str]:
+        return {key for key in environment if key.startswith(("APPTAINER_", "SINGULARITY_"))}
+
+    assert settings(entered()[1]) == {"APPTAINER_CACHEDIR"}
+    named = entered(variables=("APPTAINER_USERNS",))[1]
+    assert settings(named) == {"APPTAINER_CACHEDIR", "APPTAINER_USERNS"}

@@ -10,12 +10,12 @@ import pytest
 
 from dlbhpc.command import Launch
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.images.base import default_base
+from dlbhpc.images.base import default_base, parse_base
 from dlbhpc.images.build import build
 from dlbhpc.images.record import read_record, write_record
 from dlbhpc.images.spec import load_image
 from dlbhpc.images.task import RunImage
-from dlbhpc.images.use import check_image, choose_image, enter_image
+from dlbhpc.images.use import check_image, choose_image, enter_image, other_inputs
 
 HOST = {"PATH": "/usr/bin:/bin"}
 
@@ -83,3 +83,44 @@ def test_the_output_is_the_only_folder_that_is_written(
     assert writable == [str(built.output.folder), "/scratch/7"]
     assert argv[argv.index("--home") + 1].startswith(str(built.output.folder))
     assert environment["APPTAINERENV_DLBHPC_SCRATCH"] == "/scratch/7"
+
+
+def test_it_is_unpacked_to_the_sites_scratch_wherever_the_attempt_is(
+    built: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Composing, before the tasks, goes through the image as well."""
+    places: list[Path] = []
+
+    def unpack(file: Path, content: str, program: str, place: Path) -> Path:
+        places.append(place)
+        return place
+
+    monkeypatch.setattr("dlbhpc.images.use.unpacked", unpack)
+    image = replace(chosen(built), mount="unpacked")
+    host = {"PATH": str(tmp_path / "bin"), "DLBHPC_NODE_SCRATCH": "/local"}
+    for more in ({}, {"DLBHPC_SCRATCH": "/local/dlbhpc-1-00001"}):
+        enter_image(image, built, ["python"], {}, {**host, **more})
+    assert places == [Path("/local"), Path("/local")]
+
+
+def test_a_run_that_has_begun_stays_with_its_image_when_another_was_built(
+    built: Launch,
+    own_containers: Path,
+    tmp_path: Path,
+    write_sif: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = chosen(built)
+    assert other_inputs(built.layout, first) is None
+    other = write_sif(tmp_path / "other.sif", b"hsqs" + b"y" * 5000)
+    monkeypatch.setenv("FAKE_SIF", str(other))
+    spec = load_image("reference", own_containers)
+    fewer = replace(spec, packages=spec.packages[:-1])
+    base = parse_base(f"localimage:{other}", spec)
+    build(fewer, base, built.layout, None, lambda text: None)
+    again = choose_image(built, "apptainer", "kernel", "none", (), begun_with=first.content_sha256)
+    assert again.content_sha256 == first.content_sha256
+    new = chosen(built)
+    assert new.content_sha256 != first.content_sha256
+    note = other_inputs(built.layout, new)
+    assert note is not None and "another lock than" in note and str(other) in note

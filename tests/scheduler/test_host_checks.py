@@ -98,6 +98,13 @@ def test_containers(container: tuple[str, Answer] | None, level: str) -> None:
     assert check_container(replace(LOCAL, container=container)).level == level
 
 
+@pytest.mark.parametrize(("modules", "level"), [(False, PROBLEM), (True, NOTE)])
+def test_a_profile_that_wants_a_program_which_is_not_here(modules: bool, level: str) -> None:
+    host = replace(LOCAL, wanted_container="singularity", wanted_mount="kernel", modules=modules)
+    finding = check_container(host)
+    assert (finding.level, "singularity is not on PATH" in finding.found) == (level, True)
+
+
 APPTAINER = ("apptainer", Answer(0, "apptainer version 1.3.0"))
 
 
