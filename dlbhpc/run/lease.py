@@ -1,8 +1,8 @@
 """The lease: one output folder has one live job.
 
 It is a file made by exclusive creation, since file locks do nothing on some shared file systems,
-and it is read again after it was made. What it cannot exclude, a job that lives on where nobody
-can see it, the fences of the step directories do.
+and so is the right to take over a dead one. What it cannot exclude, a job that lives on where
+nobody can see it, the fences of the step directories do.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Lease:
 
 def read_lease(path: Path) -> Lease | None:
     """The lease as it stands; None when there is none. A damaged one is an error that names it."""
-    if not path.exists():
-        return None
     try:
         return from_plain(Lease, read_json(path), str(path))
     except DlbhpcError as error:
+        if not path.exists():
+            return None
         raise DlbhpcError(f"{error}: if no job of this run is alive, remove it") from error
 
 
@@ -71,7 +71,6 @@ def acquire(path: Path, lease: Lease, is_alive: Callable[[Lease], bool]) -> Leas
 
     Raises LeaseHeld, naming job and host, when a live job holds it.
     """
-    taken_over: Lease | None = None
     temporary = path.with_name(f".{path.name}.{lease.token}")
     try:
         temporary.write_bytes(canonical(asdict(lease)))
@@ -80,42 +79,63 @@ def acquire(path: Path, lease: Lease, is_alive: Callable[[Lease], bool]) -> Leas
                 # A link appears with its content, or not at all.
                 os.link(temporary, path)
             except FileExistsError:
-                taken_over = _set_aside_if_dead(path, is_alive) or taken_over
-                continue
+                dead = _take_over(path, temporary, lease, is_alive)
+                if dead is not None:
+                    return dead
+            # A file system may make a link and still say that it could not.
             held = read_lease(path)
             if held is not None and held.token == lease.token:
-                return taken_over
+                return None
         raise LeaseHeld(f"{path} changes hands all the time: wait a moment and try again")
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _set_aside_if_dead(path: Path, is_alive: Callable[[Lease], bool]) -> Lease | None:
+def _take_over(
+    path: Path, temporary: Path, lease: Lease, is_alive: Callable[[Lease], bool]
+) -> Lease | None:
+    """Put ``temporary`` in the place of a dead lease; None where another was faster.
+
+    Each dead lease has one successor: who makes the link that is named after it. One that died
+    between its link and its turn is a dead lease as well, and has one successor. The links go when
+    the place is taken, so that whoever comes late makes one, but finds another in the place.
+    """
     seen = read_lease(path)
-    if seen is None:
+    if seen is None or seen.token == lease.token:
         return None
-    if is_alive(seen):
-        here = seen.scheduler == "slurm" or seen.host == socket.gethostname()
-        state = "which is still alive" if here else "which nobody can see from here"
-        advice = "" if here else f"; if that host is gone for good, remove {path}"
-        raise LeaseHeld(
-            f"{path.parent} belongs to {seen.owner}, {state}: wait for it, or end it first "
-            f"(dlbhpc cancel {path.parent}){advice}"
-        )
-    aside = path.with_name(f".{path.name}.dead-{uuid.uuid4().hex}")
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return None
-    moved = read_lease(aside)
-    if moved is not None and moved.token != seen.token:
-        # Between the look and the rename another took it over: give it back.
+    claim, successor = path, seen
+    while successor.token != lease.token:
+        _refuse_if_alive(claim, successor, is_alive)
+        claim = path.with_name(f".{path.name}.after-{successor.token}")
         try:
-            os.link(aside, path)
+            os.link(temporary, claim)
         except FileExistsError:
-            pass
-    aside.unlink()
+            earlier = read_lease(claim)
+            if earlier is None:
+                return None
+            successor = earlier
+        else:
+            break
+    held = read_lease(path)
+    if held is None or held.token != seen.token:
+        claim.unlink(missing_ok=True)
+        return None
+    temporary.replace(path)
+    for claim in path.parent.glob(f".{path.name}.after-*"):
+        claim.unlink(missing_ok=True)
     return seen
+
+
+def _refuse_if_alive(file: Path, held: Lease, is_alive: Callable[[Lease], bool]) -> None:
+    if not is_alive(held):
+        return
+    here = held.scheduler == "slurm" or held.host == socket.gethostname()
+    state = "which is still alive" if here else "which nobody can see from here"
+    advice = "" if here else f"; if that host is gone for good, remove {file}"
+    raise LeaseHeld(
+        f"{file.parent} belongs to {held.owner}, {state}: wait for it, or end it first "
+        f"(dlbhpc cancel {file.parent}){advice}"
+    )
 
 
 def rewrite(path: Path, lease: Lease) -> None:

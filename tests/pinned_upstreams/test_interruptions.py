@@ -1,7 +1,8 @@
 """Every Lightning upstream's own code: however it is interrupted, it ends with the same bits.
 
-Each case is run twice: straight through, and with a preemption of its first attempt and a SIGKILL
-to everything of its second. Students take the completed straight run of their base for a teacher.
+Each case on lm1b is run twice: straight through, and with a preemption of its first attempt and a
+SIGKILL to everything of its second; each on owt straight through only. Students take the completed
+straight run of their base for a teacher.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ class Case:
 
     recipe: str
     sizes: str
-    updates: tuple[int, int]
+    updates: tuple[int, int] = (0, 0)
     flags: tuple[str, ...] = ()
     ranks: int = 1
     teacher: str | None = None
+    dataset: str = "lm1b"
     old_lightning: bool = False
     pinned: bool = True
 
     @property
     def upstream(self) -> str:
-        return read_recipe(self.recipe, "lm1b").upstream.name
+        return read_recipe(self.recipe, self.dataset).upstream.name
 
 
 # An epoch of mdlm has 51 micro-batches of 125, 4 to a step and 3 to its last: its first attempt
@@ -62,6 +64,23 @@ CASES = {
     "mdlm-two-ranks": Case("mdlm", PLAIN, (4, 3), ("--gpus-per-node", "2"), ranks=2),
     "mdlm-lightning-2.2.1": Case("mdlm", PLAIN, (4, 3), old_lightning=True),
 }
+SHORT = "steps=2,milestone=1,blocks=1"
+ROUNDS = "steps=4,round=2,milestone=2,blocks=1"
+FROM_TEACHER = ("--student-init", "teacher")
+"""On owt the default of di4c is a published student, which is not to be had here."""
+ON_OWT = {
+    f"{case.recipe}-owt": replace(case, dataset="owt")
+    for case in (
+        Case("mdlm", SHORT),
+        Case("duo", SHORT),
+        Case("candi", SHORT),
+        Case("flm", SHORT, pinned=False),
+        Case("duo_dcd", ROUNDS, teacher="duo-owt"),
+        Case("mdlm_sdtt", ROUNDS, teacher="mdlm-owt", pinned=False),
+        Case("mdlm_di4c", SHORT, flags=FROM_TEACHER, teacher="mdlm-owt"),
+        Case("duo_di4c", SHORT, flags=FROM_TEACHER, teacher="duo-owt"),
+    )
+}
 Finished = Callable[[str], Project]
 
 
@@ -74,11 +93,16 @@ def finished(
 
     def finished_run(name: str) -> Project:
         if name not in done:
-            case = CASES[name]
+            case = (CASES | ON_OWT)[name]
             require_checkout(case.upstream)
+            if case.dataset != "lm1b":
+                prepared = trials.dlbhpc("data", "prepare", case.dataset, "--trial")
+                assert prepared.returncode == 0, prepared.stderr
             if case.teacher is not None:
                 finished_run(case.teacher)
-            run = replace(trials, recipe=case.recipe, name=None if name == case.recipe else name)
+            is_base = name in (case.recipe, f"{case.recipe}-{case.dataset}")
+            run = replace(trials, recipe=case.recipe, dataset=case.dataset)
+            run = run if is_base else replace(run, name=name)
             if case.ranks > 1:
                 devices = {"SHIM_CUDA_DEVICES": str(case.ranks)}
                 run = replace(run, environment={**run.environment, **devices})
@@ -112,12 +136,20 @@ def test_preempted_and_killed_it_ends_with_the_same_bits(name: str, finished: Fi
     assert identical(last_state(run), last_state(straight))
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if name == case.recipe])
+CACHES = {
+    "lm1b": ("lm1b_train_bs32", "lm1b_test_bs32"),
+    "owt": ("openwebtext-train_train_bs64", "openwebtext-valid_validation_bs64"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name, case in CASES.items() if name == case.recipe), *ON_OWT]
+)
 def test_it_loads_the_bridged_cache_and_makes_no_other(name: str, finished: Finished) -> None:
-    run = finished(name)
-    cache = run.root / "data" / "trials" / "training_cache" / CASES[name].upstream / "lm1b"
-    for folder in ("lm1b_train_bs32_wrapped.dat", "lm1b_test_bs32_wrapped.dat"):
-        assert f"Loading data from: {cache / folder}" in log(run)
+    run, case = finished(name), (CASES | ON_OWT)[name]
+    cache = run.root / "data" / "trials" / "training_cache" / case.upstream / case.dataset
+    for folder in CACHES[case.dataset]:
+        assert f"Loading data from: {cache / folder}_wrapped.dat" in log(run)
     assert "Generating new data" not in log(run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_the_lease_of_a_dead_job_is_taken_over_and_told(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lease.json"]
 
 
-def test_a_takeover_that_moved_a_live_lease_gives_it_back(tmp_path: Path) -> None:
+def test_a_takeover_that_comes_late_leaves_the_live_lease_alone(tmp_path: Path) -> None:
     path = tmp_path / "lease.json"
     dead, live, late = lease_of("41"), lease_of("42"), lease_of("43")
     acquire(path, dead, nobody_lives)
@@ -65,6 +66,20 @@ def test_a_takeover_that_moved_a_live_lease_gives_it_back(tmp_path: Path) -> Non
     with pytest.raises(LeaseHeld, match="job 42"):
         acquire(path, late, another_takes_over_meanwhile)
     assert read_lease(path) == live
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lease.json"]
+
+
+def test_who_died_while_it_took_over_is_taken_over_itself(tmp_path: Path) -> None:
+    """Between its link and its turn: what it left keeps nobody out for ever."""
+    path = tmp_path / "lease.json"
+    dead, died, new = lease_of("41"), lease_of("42"), lease_of("43")
+    acquire(path, dead, nobody_lives)
+    (tmp_path / f".lease.json.after-{dead.token}").write_text(json.dumps(asdict(died)))
+    with pytest.raises(LeaseHeld, match="job 42"):
+        acquire(path, new, lambda held: held == died)
+    assert acquire(path, new, nobody_lives) == dead
+    assert read_lease(path) == new
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lease.json"]
 
 
 def _compete(path: Path, job_id: str, start: object, results: object) -> None:
