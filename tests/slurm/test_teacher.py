@@ -34,7 +34,8 @@ def recipes(tmp_path: Path) -> Path:
     shutil.copytree(CONF, conf)
     teacher = (conf / "recipe" / "reference_mdlm.yaml").read_text(encoding="utf-8")
     student = (
-        teacher + "teacher:\n  recipe: reference_mdlm\n  family: masked_mdlm\n  adapter: null\n"
+        teacher.replace("  sizes:\n", "  sizes:\n    blocks: 2\n    heads: 2\n")
+        + "teacher:\n  recipe: reference_mdlm\n  family: masked_mdlm\n  adapter: null\n"
     )
     (conf / "recipe" / "reference_student.yaml").write_text(student, encoding="utf-8")
     return conf
