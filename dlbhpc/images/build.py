@@ -101,6 +101,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         (stage / "packages").mkdir()
         for name, text in staged_packages(spec).items():
             (stage / "packages" / name).write_text(text, encoding="utf-8")
+        (stage / "nothing").touch()
         (stage / "image.def").write_text(definition, encoding="utf-8")
         _let_all_read(stage)
         image = work / "image.sif"

@@ -86,6 +86,7 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
     assert (stage / "source" / "dlbhpc" / "reference" / "main.py").is_file()
     assert "torch==" in (stage / "packages" / "wheels.txt").read_text()
     assert f"@{DIGEST}" in (stage / "image.def").read_text()
+    assert (stage / "nothing").read_bytes() == b""
     environment = dict(
         line.split("=", 1)
         for line in Path(f"{fake_apptainer}.env").read_text().splitlines()
