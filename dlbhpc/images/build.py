@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from dlbhpc.images.definition import (
     staged_packages,
 )
 from dlbhpc.images.exclusive import exclusive
-from dlbhpc.images.program import find_program, program_version, run
+from dlbhpc.images.program import ended_by_signals, find_program, program_version, run
 from dlbhpc.images.record import (
     ImageRecord,
     image_file,
@@ -35,6 +34,7 @@ from dlbhpc.images.record import (
 )
 from dlbhpc.images.registry import resolve_digest
 from dlbhpc.images.rootless import rootless_advice
+from dlbhpc.images.scratch import scratch
 from dlbhpc.images.sif import read_digests
 from dlbhpc.images.source import source_commit, stage_source
 from dlbhpc.images.spec import ImageSpec
@@ -91,8 +91,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
     _check_room(layout.images, spec)
     digests |= _resolve(spec, missing, say)
     layout.images.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{spec.name}.", dir=layout.images) as scratch:
-        work = Path(scratch)
+    with ended_by_signals(), scratch(layout.images, spec.name, say) as work:
         # The tools that unpack and squash run as another user where a build is unprivileged.
         work.chmod(0o755)
         definition = render(spec, base, commit, digests)
@@ -101,6 +100,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         (stage / "packages").mkdir()
         for name, text in staged_packages(spec).items():
             (stage / "packages" / name).write_text(text, encoding="utf-8")
+        (stage / "nothing").touch()
         (stage / "image.def").write_text(definition, encoding="utf-8")
         _let_all_read(stage)
         image = work / "image.sif"

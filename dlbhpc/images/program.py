@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +17,10 @@ from dlbhpc.errors import DlbhpcError
 
 PROGRAMS = ("apptainer", "singularity")
 _LAST_LINES = 25
+_IN_ITS_OWN_GROUP = ("setsid", "sh", "-c", 'echo "$$" && exec "$@"', "sh")
+"""What goes before a command, which then says its process group first."""
+_SECONDS_TO_END = 30.0
+"""How long a program that is asked to end has time for it."""
 
 INSTALL = (
     "install Apptainer (1.1 or newer: packages of its releases, or `apptainer` from EPEL, Conda or "
@@ -63,14 +70,17 @@ def run(
 ) -> None:
     """Run the program in ``folder``, showing its lines as they come.
 
-    Raises DlbhpcError with its last lines when it fails.
+    Raises DlbhpcError with its last lines when it fails. Whatever else ends this, as Ctrl-C does,
+    ends the program and all that it has started.
     """
     from spython.utils import stream_command
 
     last: deque[str] = deque(maxlen=_LAST_LINES)
-    with _in_folder(folder), _with_variables(variables):
+    with _in_folder(folder), _with_variables(variables), contextlib.ExitStack() as stack:
         try:
-            for line in stream_command(list(argv), output_type="both"):
+            lines = stream_command([*_IN_ITS_OWN_GROUP, *argv], output_type="both")
+            stack.callback(end_group, int(next(lines)))
+            for line in lines:
                 last.append(line.rstrip())
                 say(line.rstrip())
         except subprocess.CalledProcessError as error:
@@ -79,6 +89,61 @@ def run(
                 f"{argv[0]} {argv[1]} failed (exit status {error.returncode}); its last lines:\n"
                 f"{shown}"
             ) from error
+
+
+def end_group(group: int) -> None:
+    """End what is left of a process group and wait until it is gone.
+
+    It is asked first, since what has mounted something then unmounts it, and killed if it is slow.
+    """
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        patience = time.monotonic() + _SECONDS_TO_END
+        if not _lives(group):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signum)
+        while _lives(group) and time.monotonic() < patience:
+            time.sleep(0.05)
+
+
+def _lives(group: int) -> bool:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The command's name stands in parentheses and may hold anything, blanks included.
+            state, _, of, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if int(of) == group and state not in "ZX":
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """TERM and HUP unwind the stack, as Ctrl-C does: the exit status is 128 + the signal.
+
+    What follows of them is ignored, so that what unwinds is not disturbed. Only the main thread
+    hears of signals; elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    # One that is ignored, as under nohup, stays so.
+    taken = [signum for signum, handler in before.items() if handler != signal.SIG_IGN]
+
+    def end(signum: int, frame: object) -> None:
+        for each in taken:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + signum)
+
+    for signum in taken:
+        signal.signal(signum, end)
+    try:
+        yield
+    finally:
+        for signum in taken:
+            signal.signal(signum, before[signum] or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.cli.main import main
+from dlbhpc.images.base import Base
 from dlbhpc.images.build import Built, build_argv
 from dlbhpc.images.program import run
 from dlbhpc.images.record import read_record
+from dlbhpc.images.sif import content_partition
 from dlbhpc.images.spec import ImageSpec
 from dlbhpc.layout import Layout
 
@@ -59,6 +61,21 @@ def test_it_runs_the_entry_point_and_opens_a_shell(
     environment = {**os.environ, "NOT_NAMED": "leaks"}
     done = subprocess.run(argv, input=script, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (3, "/opt/venv/bin/python\n\n")
+
+
+def test_a_fresh_debian_holds_neither_its_builders_names_nor_what_apt_fetched(
+    image: Path, base: Base
+) -> None:
+    """Read from the file: over an image that runs, the host's own files are mounted."""
+    if base.kind != "debootstrap" or shutil.which("unsquashfs") is None:
+        pytest.skip("it takes a debootstrap base, and unsquashfs")
+    read = ["unsquashfs", "-offset", str(content_partition(image).offset)]
+    for name in ("etc/hostname", "etc/resolv.conf"):
+        assert said(*read, "-cat", str(image), name) == ""
+    for folder in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        listed = said(*read, "-lls", str(image), folder).splitlines()
+        assert [line for line in listed if line.startswith("-")] == []
+        assert any(line.startswith("d") for line in listed)
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 135])

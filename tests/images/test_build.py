@@ -86,6 +86,7 @@ def test_the_builder_sees_the_stage_and_builds_in_project_scratch(
     assert (stage / "source" / "dlbhpc" / "reference" / "main.py").is_file()
     assert "torch==" in (stage / "packages" / "wheels.txt").read_text()
     assert f"@{DIGEST}" in (stage / "image.def").read_text()
+    assert (stage / "nothing").read_bytes() == b""
     environment = dict(
         line.split("=", 1)
         for line in Path(f"{fake_apptainer}.env").read_text().splitlines()
@@ -131,7 +132,7 @@ def test_the_finished_image_is_tested_apart_from_the_host(
         make()
     argv = Path(f"{fake_apptainer}.test").read_text().split()
     assert argv[1:-1] == ["--containall", "--cleanenv", "--no-home"]
-    assert [path.name for path in layout.images.iterdir()] == [".cache"]
+    assert {path.name for path in layout.images.iterdir()} == {".cache", ".reference.lock"}
 
 
 def test_the_same_inputs_are_not_built_again(make: Build, fake_apptainer: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_failed_build_leaves_no_image_and_tells_the_last_words(
     monkeypatch.setenv("FAKE_FAILS", "yes")
     with pytest.raises(DlbhpcError, match=r"(?s)exit status 255.*FATAL: no such thing"):
         make()
-    assert [path.name for path in layout.images.iterdir()] == [".cache"]
+    assert {path.name for path in layout.images.iterdir()} == {".cache", ".reference.lock"}
 
 
 def test_a_failed_build_that_is_not_roots_says_what_it_may_lack(
