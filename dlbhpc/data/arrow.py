@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str]
 """Columns of lists, and the type of their values (int32, uint8)."""
+STATE, INFO = "state.json", "dataset_info.json"
+"""What `datasets` keeps beside the Arrow files: which they are, and what their columns are."""
 _METADATA = b"huggingface"
 
 
@@ -70,8 +72,13 @@ def write_stream(path: Path, kind: pyarrow.Schema, batches: Iterable[pyarrow.Rec
     return rows
 
 
-def finish_split(folder: Path, columns: Columns, names: Iterable[str], split: str) -> None:
-    """Write what makes the files ``names`` of a folder one dataset; ``split`` is its name."""
+def finish_split(
+    folder: Path, columns: Columns, names: Iterable[str], split: str
+) -> tuple[str, ...]:
+    """Write what makes the files ``names`` of a folder one dataset; ``split`` is its name.
+
+    Returns the names of what was written.
+    """
     names = list(names)
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in names],
@@ -89,8 +96,10 @@ def finish_split(folder: Path, columns: Columns, names: Iterable[str], split: st
         "homepage": "",
         "license": "",
     }
-    write_text(folder / "state.json", json.dumps(state, indent=2) + "\n")
-    write_text(folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
+    sidecars = {STATE: state, INFO: info}
+    for name, content in sidecars.items():
+        write_text(folder / name, json.dumps(content, indent=2) + "\n")
+    return tuple(sidecars)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -103,7 +112,7 @@ def write_text(path: Path, text: str) -> None:
 
 def data_files(folder: Path) -> list[Path]:
     """The Arrow files of a dataset folder, in order. Raises ManifestError for a damaged one."""
-    state = folder / "state.json"
+    state = folder / STATE
     try:
         entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
         names = [str(entry["filename"]) for entry in entries]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dlbhpc.errors import DlbhpcError
+from dlbhpc.files import file_digest
 
 SCHEMA_VERSION = 1
 
@@ -116,18 +117,15 @@ def digest_files(folder: Path, pattern: str) -> str:
     """One sha256 over the names and contents of the files in ``folder`` that match ``pattern``."""
     paths = sorted(folder.glob(pattern))
     digest = hashlib.sha256()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing runs outside the interpreter's lock
-        for path, content in zip(paths, pool.map(_digest_file, paths), strict=True):
-            digest.update(f"{path.name} {content}\n".encode())
+    for path, content in zip(paths, file_digests(paths), strict=True):
+        digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
 
 
-def _digest_file(path: Path) -> str:
-    content = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            content.update(chunk)
-    return content.hexdigest()
+def file_digests(paths: Iterable[Path]) -> list[str]:
+    """The sha256 of each file, on all cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing runs outside the interpreter's lock
+        return list(pool.map(file_digest, paths))
 
 
 def verify_processed(manifest: Manifest, folder: Path, splits: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from dlbhpc.data import arrow
 from dlbhpc.data.detokenize import DETOKENIZERS
 from dlbhpc.data.encode import blocks_of, load_tokenizer, token_id
-from dlbhpc.data.lock import exclusive
+from dlbhpc.data.lock import Lock, exclusive
 from dlbhpc.data.manifest import (
     SCHEMA_VERSION,
     ManifestError,
@@ -41,6 +41,7 @@ from dlbhpc.records import to_plain
 COLUMNS = {"input_ids": "int32"}
 RULES = 1
 """Version of the rules by which text becomes blocks: another one starts over."""
+_SOURCE = "source.json"
 _BLOCKS_PER_BATCH = 1000
 _PROGRESS_SECONDS = 10.0
 
@@ -71,15 +72,17 @@ def prepare_pinned(
     Raises:
         ManifestError: raw data or tokenizer are not what is pinned, or prepared data is there that
             does not match its manifest.
+        LockLost: this process was stopped for so long that another one prepares it.
     """
     processed, manifest_path = layout.processed(dataset.processed), layout.manifest(dataset.name)
     processed.parent.mkdir(parents=True, exist_ok=True)
     manifest_path.parent.mkdir(parents=True, exist_ok=True)
     if _is_prepared(dataset, pins, layout):  # also where nothing may be written
         return manifest_path
-    with exclusive(processed.parent / f".{processed.name}.lock", f"preparing {dataset.name}"):
+    lock_file = processed.parent / f".{processed.name}.lock"
+    with exclusive(lock_file, f"preparing {dataset.name}") as lock:
         if not _is_prepared(dataset, pins, layout):
-            _prepare(dataset, pins, layout, processes or len(os.sched_getaffinity(0)))
+            _prepare(dataset, pins, layout, processes or len(os.sched_getaffinity(0)), lock)
     return manifest_path
 
 
@@ -93,7 +96,7 @@ def _is_prepared(dataset: Dataset, pins: RawPins, layout: Layout) -> bool:
     return True
 
 
-def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) -> None:
+def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int, lock: Lock) -> None:
     if dataset.tokenizer is None:
         raise ManifestError(f"{dataset.name} names no tokenizer to prepare it with")
     processed, manifest_path = layout.processed(dataset.processed), layout.manifest(dataset.name)
@@ -114,7 +117,7 @@ def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) ->
         "tokenizer_sha256": _sha256(snapshot / "tokenizer.json"),
         "sequence_length": dataset.sequence_length,
     }
-    partial = processed.with_name(f".{processed.name}.partial")
+    partial = lock.workplace(processed, keep=True)
     _go_on_or_start_over(partial, source)
     parts = {
         name: [
@@ -161,35 +164,25 @@ def _prepare(dataset: Dataset, pins: RawPins, layout: Layout, processes: int) ->
         },
         "source": source,
     }
-    (partial / "source.json").unlink()
-    if processed.exists():
-        aside = _free_name(processed.with_name(f"{processed.name}.without-manifest"))
-        processed.rename(aside)
+    (partial / _SOURCE).unlink()
+    if aside := lock.publish(processed, "without-manifest"):
         print(f"{dataset.name}: {processed} had no manifest; set aside as {aside}", flush=True)
-    partial.rename(processed)
+    lock.check()
     temporary = manifest_path.with_name(f".{manifest_path.name}.{os.getpid()}")
     arrow.write_text(temporary, json.dumps(content, indent=2, sort_keys=True) + "\n")
     temporary.replace(manifest_path)
     print(f"{dataset.name}: prepared {samples}, manifest {manifest_path}", flush=True)
 
 
-def _free_name(path: Path) -> Path:
-    """``path``, or with the first number behind it that is not taken."""
-    number = 1
-    while path.exists():
-        number += 1
-        path = path.with_name(f"{path.name.removesuffix(f'-{number - 1}')}-{number}")
-    return path
-
-
 def _go_on_or_start_over(partial: Path, source: dict[str, Any]) -> None:
     """Keep what an interrupted preparation of the very same source left; remove any other."""
-    record = partial / "source.json"
+    record = partial / _SOURCE
     text = json.dumps(source, indent=1, sort_keys=True)
-    if partial.exists():
-        if record.is_file() and record.read_text(encoding="utf-8") == text:
-            return
-        shutil.rmtree(partial)
+    if record.is_file() and record.read_text(encoding="utf-8") == text:
+        for half in partial.glob("*/.*"):
+            half.unlink()
+        return
+    shutil.rmtree(partial)
     partial.mkdir()
     arrow.write_text(record, text)
 

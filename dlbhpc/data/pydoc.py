@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlbhpc.data.blocks import Blocks, to_blocks
-from dlbhpc.data.lock import exclusive
+from dlbhpc.data.lock import Lock, exclusive
 from dlbhpc.data.manifest import (
     SCHEMA_VERSION,
     ManifestError,
@@ -55,9 +55,10 @@ def prepare_pydoc(root: Path) -> Path:
     if not manifest.exists():
         processed.parent.mkdir(parents=True, exist_ok=True)
         manifest.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(processed.parent / f".{processed.name}.lock", f"preparing {DATASET}"):
+        lock_file = processed.parent / f".{processed.name}.lock"
+        with exclusive(lock_file, f"preparing {DATASET}") as lock:
             if not manifest.exists():
-                _prepare(processed, manifest)
+                _prepare(processed, manifest, lock)
                 return manifest
     _verify(manifest, processed)
     print(f"{DATASET}: already prepared, {processed} matches {manifest}", flush=True)
@@ -90,13 +91,15 @@ def train_tokenizer(documents: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def _prepare(processed: Path, manifest: Path) -> None:
+def _prepare(processed: Path, manifest: Path, lock: Lock) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{DATASET}-", dir=processed.parent) as scratch:
         built = Path(scratch, "built")
         content = _build(built)
+        lock.check()
         if processed.exists():  # without a manifest: left behind by an interrupted preparation
             processed.rename(Path(scratch, "unfinished"))
         built.rename(processed)
+    lock.check()
     write_bytes(manifest, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
     print(f"{DATASET}: prepared, manifest {manifest}", flush=True)
 

@@ -7,7 +7,6 @@ lies in ``CACHE/lm1b/CONFIG/VERSION/HASH``: Arrow files, and a dataset_info.json
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,21 +32,23 @@ def ensure_text_cache(name: str, pins: RawPins, layout: Layout, say: Say) -> Pat
     Raises:
         ManifestError: the raw data is not at hand and cannot be fetched, or what lies in the
             folder's place is not this text.
+        LockLost: this process was stopped for so long that another one writes it.
     """
     folder = layout.hf_datasets_cache / name / CONFIG / VERSION / pins.revision
     if folder.exists():
         _check(folder, pins)
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder.parent / f".{pins.revision}.lock", f"writing {folder}"):
+    with exclusive(folder.parent / f".{pins.revision}.lock", f"writing {folder}") as lock:
         if not folder.exists():
             say(f"writing the raw text of {name} to {folder}")
-            _write(folder, name, open_documents(pins, layout))
+            _write(lock.workplace(folder), name, open_documents(pins, layout))
+            lock.publish(folder, "outdated")
     return folder
 
 
 def _check(folder: Path, pins: RawPins) -> None:
-    info = folder / "dataset_info.json"
+    info = folder / arrow.INFO
     try:
         splits = json.loads(info.read_text(encoding="utf-8"))["splits"]
         found = {split: int(record["num_examples"]) for split, record in splits.items()}
@@ -62,9 +63,6 @@ def _check(folder: Path, pins: RawPins) -> None:
 
 
 def _write(folder: Path, name: str, documents: dict[str, Documents]) -> None:
-    building = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(building, ignore_errors=True)  # of a process that was killed; we hold the lock
-    building.mkdir()
     splits: dict[str, Any] = {}
     for split, source in documents.items():
         count = len(source.files)
@@ -75,10 +73,10 @@ def _write(folder: Path, name: str, documents: dict[str, Documents]) -> None:
             for i in range(count)
         ]
         for path, target in zip(source.files, names, strict=True):
-            _copy(path, building / target)
+            _copy(path, folder / target)
         splits[split] = {
             "name": split,
-            "num_bytes": sum((building / target).stat().st_size for target in names),
+            "num_bytes": sum((folder / target).stat().st_size for target in names),
             "num_examples": sum(source.rows),
             "shard_lengths": list(source.rows) if count > 1 else None,
             "dataset_name": name,
@@ -91,8 +89,7 @@ def _write(folder: Path, name: str, documents: dict[str, Documents]) -> None:
         "splits": splits,
         "version": {"version_str": VERSION, "major": 0, "minor": 0, "patch": 0},
     }
-    arrow.write_text(building / "dataset_info.json", json.dumps(info))
-    building.rename(folder)
+    arrow.write_text(folder / arrow.INFO, json.dumps(info))
 
 
 def _copy(source: Path, target: Path) -> None:

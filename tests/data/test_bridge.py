@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +16,10 @@ import pytest
 
 from dlbhpc.data import ManifestError, arrow, bridge
 from dlbhpc.data.bridge import COLUMNS, RECORD, ensure_bridge
+from dlbhpc.data.lock import LockLost
 from dlbhpc.data.manifest import digest_files
 from dlbhpc.data.verify import verify_dataset
+from dlbhpc.errors import DlbhpcError
 from tests.data.conftest import Small
 
 TRAIN, TEST = "lm1b_train_bs32_wrapped.dat", "lm1b_test_bs32_wrapped.dat"
@@ -120,6 +123,41 @@ def test_a_current_cache_is_recognised_without_reading_it(
     assert ensure_bridge("mdlm", small.dataset, small.layout, not_again) == cache
 
 
+def flip(path: Path) -> None:
+    """Change one byte, and not the size; the old file may still be mapped."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+
+
+def test_a_cache_whose_files_have_other_times_alone_is_left_in_its_place(small: Small) -> None:
+    cache = build(small)
+    files = {path: path.stat().st_ino for path in cache.rglob("*") if path.name != RECORD}
+    os.utime(cache / TRAIN / "data-00000-of-00001.arrow", (1, 1))
+    shutil.rmtree(small.processed)  # nothing of it is needed
+    said: list[str] = []
+    ensure_bridge("mdlm", small.dataset, small.layout, said.append)
+    assert [text for text in said if "comparing" not in text] == []
+    assert {path: path.stat().st_ino for path in cache.rglob("*") if path.name != RECORD} == files
+    ensure_bridge("mdlm", small.dataset, small.layout, not_again)
+
+
+def test_a_copy_of_a_cache_is_taken_as_it_is(small: Small) -> None:
+    cache = build(small)
+    cache.rename(cache.with_name("original"))
+    shutil.copytree(cache.with_name("original"), cache, copy_function=shutil.copyfile)
+    ensure_bridge("mdlm", small.dataset, small.layout, lambda _: None)
+    assert sorted(path.name for path in cache.parent.iterdir()) == ["lm1b", "original"]
+    ensure_bridge("mdlm", small.dataset, small.layout, not_again)
+
+
+def test_a_file_that_is_not_ours_beside_the_data_changes_nothing(small: Small) -> None:
+    cache = build(small)
+    (cache / TRAIN / "cache-0123.arrow").write_bytes(b"an upstream's own")
+    ensure_bridge("mdlm", small.dataset, small.layout, not_again)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -127,18 +165,22 @@ def test_a_current_cache_is_recognised_without_reading_it(
         lambda cache: (cache / TRAIN / "dataset_info.json").write_text("{}"),
         lambda cache: (cache / TEST / "data-00000-of-00001.arrow").write_bytes(b"torn"),
         lambda cache: shutil.rmtree(cache / TEST),
-        lambda cache: (cache / TRAIN / "data-00000-of-00001.arrow").touch(),
+        lambda cache: flip(cache / TRAIN / "data-00000-of-00001.arrow"),
     ],
-    ids=["missing", "changed", "torn", "split missing", "touched"],
+    ids=["missing", "changed", "torn", "split missing", "flipped"],
 )
 def test_a_torn_cache_is_written_again(small: Small, damage: Callable[[Path], None]) -> None:
     cache = build(small)
     whole = contents(cache)
     damage(cache)
+    damaged = contents(cache)
     said: list[str] = []
     ensure_bridge("mdlm", small.dataset, small.layout, said.append)
-    assert len(said) == 1
+    assert "writing the data" in " ".join(said)
     assert contents(cache) == whole
+    # A run may be reading it.
+    assert contents(cache.with_name("lm1b.outdated")) == damaged
+    assert f"set aside as {cache}.outdated" in said[-1]
     ensure_bridge("mdlm", small.dataset, small.layout, not_again)
 
 
@@ -148,8 +190,8 @@ def test_an_outdated_cache_is_written_again(small: Small) -> None:
     small.manifest.write_text(json.dumps({**content, "note": "prepared again"}))
     said: list[str] = []
     ensure_bridge("mdlm", small.dataset, small.layout, said.append)
-    assert len(said) == 1
-    assert sorted(path.name for path in cache.parent.iterdir()) == [cache.name]
+    assert "writing the data" in said[0]
+    assert sorted(path.name for path in cache.parent.iterdir()) == ["lm1b", "lm1b.outdated"]
 
 
 @pytest.mark.parametrize(
@@ -289,11 +331,20 @@ def test_data_of_another_length_is_refused(small: Small) -> None:
 
 def test_what_a_killed_process_left_is_removed(small: Small) -> None:
     cache = small.layout.training_cache("mdlm", "lm1b")
-    left = cache.with_name(".lm1b.building")
+    left = cache.with_name(".lm1b.building-0123")
     left.mkdir(parents=True)
     (left / "half.arrow").write_bytes(b"half")
     build(small)
-    assert not left.exists()
+    assert list(cache.parent.iterdir()) == [cache]
+
+
+def test_a_symlink_to_nothing_in_the_place_of_a_cache_is_refused_by_name(small: Small) -> None:
+    cache = small.layout.training_cache("mdlm", "lm1b")
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(small.layout.root / "unmounted")
+    with pytest.raises(DlbhpcError, match=r"mdlm/lm1b is a symlink to .*unmounted"):
+        build(small)
+    assert list(cache.parent.iterdir()) == [cache]
 
 
 def test_a_state_that_leads_out_of_its_folder_is_refused(small: Small) -> None:
@@ -303,6 +354,29 @@ def test_a_state_that_leads_out_of_its_folder_is_refused(small: Small) -> None:
     state.write_text(json.dumps(content))
     with pytest.raises(ManifestError, match="no file of its folder"):
         build(small)
+
+
+def test_an_owner_of_the_lock_that_woke_up_too_late_does_not_disturb_the_next(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun = bridge.bridge_split, []
+
+    def asleep_after_the_first(*arguments: Any, **named: Any) -> Any:
+        names = real(*arguments, **named)
+        begun.append(names)
+        if len(begun) == 1:
+            # A process on another host has waited for long enough.
+            monkeypatch.setattr(bridge, "bridge_split", real)
+            (small.layout.data / "training_cache" / "mdlm" / ".lm1b.lock").unlink()
+            build(small)
+            monkeypatch.setattr(bridge, "bridge_split", asleep_after_the_first)
+        return names
+
+    monkeypatch.setattr(bridge, "bridge_split", asleep_after_the_first)
+    with pytest.raises(LockLost, match="run the command again"):
+        build(small)
+    assert "caches of it: mdlm" in verify_dataset(small.dataset, small.layout)
+    assert ensure_bridge("mdlm", small.dataset, small.layout, not_again).is_dir()
 
 
 def _build_in_a_process(small: Small, barrier: Any, written: Any) -> None:

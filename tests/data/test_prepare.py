@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dlbhpc.data import ManifestError, arrow, prepare, read_manifest
+from dlbhpc.data.lock import LockLost
 from dlbhpc.data.prepare import prepare_pinned
 from dlbhpc.data.raw import Documents, open_documents, open_tokenizer
 from dlbhpc.data.verify import verify_dataset
@@ -116,6 +117,32 @@ def test_an_interrupted_preparation_goes_on(
     assert contents(small.processed) == interrupted
 
 
+def test_a_preparation_that_lost_its_lock_does_not_disturb_the_next(
+    small: Small, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = unprepared(small)
+    build, built = prepare.build_part, []
+
+    def asleep_after_two(part: prepare.Part) -> prepare.Part:
+        built.append(build(part))
+        if len(built) == 2:
+            # A process on another host has waited for long enough.
+            (stray := part.path.with_name(".half.arrow.1")).write_bytes(b"half")
+            small.processed.with_name(f".{small.processed.name}.lock").unlink()
+            monkeypatch.setattr(prepare, "build_part", build)
+            prepare_pinned(small.dataset, small.pins, small.layout, processes=1)
+            assert not stray.exists()
+        return part
+
+    monkeypatch.setattr(prepare, "build_part", asleep_after_two)
+    with pytest.raises(LockLost, match="run the command again"):
+        prepare_pinned(small.dataset, small.pins, small.layout, processes=1)
+    assert "goes on, 2 of" in capsys.readouterr().out
+    assert "matches its manifest" in verify_dataset(small.dataset, small.layout)
+    assert [path.name for path in small.processed.parent.iterdir()] == [small.processed.name]
+    assert not list(small.processed.glob("*/.*"))
+
+
 def test_other_rules_do_not_go_on_with_the_parts_of_the_old_ones(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,8 +185,8 @@ def test_killed_with_all_its_processes_it_leaves_nothing_that_looks_prepared(
         [sys.executable, str(script), str(small.layout.root)],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
     )
-    partial = small.processed.with_name(f".{small.processed.name}.partial")
-    while not any(partial.glob("*/*.arrow")) and process.poll() is None:
+    partial = f".{small.processed.name}.building-*"
+    while not any(small.processed.parent.glob(f"{partial}/*/*.arrow")) and process.poll() is None:
         pass
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

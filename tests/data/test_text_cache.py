@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dlbhpc.data import ManifestError
+from dlbhpc.data import ManifestError, text_cache
+from dlbhpc.data.lock import LockLost
 from dlbhpc.data.raw import Documents, open_documents
 from dlbhpc.data.text_cache import ensure_text_cache
 from tests.data.conftest import Small
@@ -86,6 +87,31 @@ def test_another_text_in_its_place_is_refused(small: Small) -> None:
 
 def test_what_a_killed_process_left_is_replaced(small: Small) -> None:
     folder = ensure(small)
-    folder.rename(folder.with_name(f".{folder.name}.building"))
+    folder.rename(folder.with_name(f".{folder.name}.building-0123"))
     assert ensure(small) == folder
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_process_that_lost_its_lock_does_not_disturb_the_next(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, copied = text_cache._copy, []
+
+    def asleep_after_the_first(source: Path, target: Path) -> None:
+        copy(source, target)
+        copied.append(target)
+        if len(copied) == 1:
+            # A process on another host has waited for long enough.
+            next(small.layout.hf_datasets_cache.rglob(".*.lock")).unlink()
+            ensure(small)
+
+    monkeypatch.setattr(text_cache, "_copy", asleep_after_the_first)
+    with pytest.raises(LockLost):
+        ensure(small)
+    folder = ensure(small, not_again)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dataset_info.json",
+        "lm1b-test.arrow",
+        "lm1b-train.arrow",
+    ]
+    assert list(folder.parent.iterdir()) == [folder]
