@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,43 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             hasher.update(block)
     return hasher.hexdigest()
+
+
+def fingerprint(path: Path) -> dict[str, int]:
+    """What tells that a file is still the one that was read. Raises OSError as it comes."""
+    # Opened: a network file system then asks its server instead of its cache.
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+
+
+def remember(memory: Path, mark: Mapping[str, int], content: Mapping[str, Any]) -> None:
+    """Keep in ``memory`` what a file held whose fingerprint was ``mark`` before it was read."""
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, {**mark, **content})
+    except OSError:
+        pass  # the folder may be read-only here; then the file is read each time
+
+
+def recall(memory: Path, path: Path) -> dict[str, Any] | None:
+    """What ``memory`` holds of the file ``path``; None once that is another file."""
+    try:
+        values = read_json(memory)
+    except DlbhpcError:
+        return None
+    same = all(values.get(key) == value for key, value in fingerprint(path).items())
+    return values if same else None
+
+
+def remembered_digest(path: Path, memory: Path) -> str:
+    """SHA-256 of a file that is read once, and again when ``memory`` is of another one."""
+    if (known := recall(memory, path)) is not None:
+        return str(known.get("sha256"))
+    mark = fingerprint(path)
+    sha256 = file_digest(path)
+    remember(memory, mark, {"sha256": sha256})
+    return sha256
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -253,6 +253,10 @@ class OutputLayout:
     def adapted_teacher_provenance(self) -> Path:
         return self.folder / "inputs" / "teacher_adapted.provenance.json"
 
+    def input_digest(self, name: str) -> Path:
+        """Where the digest of an input file is remembered, for attempts not to read it again."""
+        return self.folder / "inputs" / f"{name}.digest.json"
+
     @property
     def temporary(self) -> Path:
         """Temporary files that must lie on the output's file system to be moved atomically."""

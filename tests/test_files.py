@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import canonical, differing, digest, read_json, write_bytes, write_json
+from dlbhpc.files import (
+    canonical,
+    differing,
+    digest,
+    file_digest,
+    fingerprint,
+    read_json,
+    recall,
+    remember,
+    remembered_digest,
+    write_bytes,
+    write_json,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -62,3 +74,42 @@ def test_a_missing_record_is_a_sentence_that_names_the_file(tmp_path: Path) -> N
 
 def test_differing_names_changed_missing_and_new_keys() -> None:
     assert differing({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 0, "d": 4}) == ["b", "c", "d"]
+
+
+def test_a_digest_is_remembered_until_the_file_is_another(tmp_path: Path) -> None:
+    path, memory = tmp_path / "a", tmp_path / "inputs" / "a.digest.json"
+    path.write_bytes(b"one")
+    status = path.stat()
+    first = remembered_digest(path, memory)
+    assert first == file_digest(path)
+    path.write_bytes(b"two")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert remembered_digest(path, memory) == first, "same size, time and inode: not read"
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    second = remembered_digest(path, memory)
+    assert second == file_digest(path) != first
+    path.write_bytes(b"four")
+    assert remembered_digest(path, memory) == file_digest(path)
+    other = tmp_path / "b"
+    other.write_bytes(b"FOUR")
+    os.utime(other, ns=(0, path.stat().st_mtime_ns))
+    other.replace(path)
+    assert remembered_digest(path, memory) == file_digest(path)
+    memory.write_text("torn")
+    assert remembered_digest(path, memory) == file_digest(path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(tmp_path: Path) -> None:
+    path, memory = tmp_path / "a", tmp_path / "a.digest.json"
+    path.write_bytes(b"one")
+    mark = fingerprint(path)
+    path.write_bytes(b"three")
+    remember(memory, mark, {"sha256": "of neither"})
+    assert recall(memory, path) is None
+
+
+def test_a_digest_that_cannot_be_kept_is_taken_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    (tmp_path / "file").write_bytes(b"")
+    assert remembered_digest(path, tmp_path / "file" / "a.json") == file_digest(path)

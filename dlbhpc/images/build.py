@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import write_bytes
+from dlbhpc.files import fingerprint, write_bytes
 from dlbhpc.images.base import Base, read_base_lock, write_base_lock
 from dlbhpc.images.definition import (
     EPOCH,
@@ -28,7 +28,7 @@ from dlbhpc.images.record import (
     keep_other,
     read_record,
     record_path,
-    remember,
+    remember_digests,
     verify,
     write_record,
 )
@@ -107,6 +107,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
         variables = _variables(layout.images, work)
         _run_builder(build_argv(program, image, work, wheelhouse), stage, variables, say)
         run([program, "test", *_ISOLATED, str(image)], stage, variables, say)
+        mark = fingerprint(image)
         found = read_digests(image)
         path = layout.images / image_file(spec.name, commit)
         record = ImageRecord(
@@ -133,7 +134,7 @@ def build(spec: ImageSpec, base: Base, layout: Layout, wheelhouse: Path | None, 
             image.replace(path)
             write_record(layout, record)
             write_bytes(layout.images / f"{path.stem}.def", definition.encode())
-            remember(path, found)
+            remember_digests(path, found, mark)
     return Built(path, record, fresh=True)
 
 

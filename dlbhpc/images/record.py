@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import read_json, write_json
+from dlbhpc.files import fingerprint, read_json, recall, remember, write_json
 from dlbhpc.images.sif import Digests, read_digests
 from dlbhpc.layout import Layout
 from dlbhpc.records import from_plain, to_plain
@@ -133,6 +133,7 @@ def verify(layout: Layout, record: ImageRecord, *, afresh: bool) -> Path:
     if not path.is_file():
         raise DlbhpcError(f"the image {path} is missing: make image-{record.name}")
     remembered = None if afresh else _remembered(path)
+    mark = fingerprint(path)
     found = remembered or read_digests(path)
     for what, given, recorded in (
         ("content (squashfs partition)", found.content, record.content_sha256),
@@ -145,31 +146,19 @@ def verify(layout: Layout, record: ImageRecord, *, afresh: bool) -> Path:
                 f"make image-{record.name}"
             )
     if remembered is None:
-        remember(path, found)
+        remember_digests(path, found, mark)
     return path
 
 
-def remember(path: Path, digests: Digests) -> None:
-    """Keep a file's digests beside it, with what tells that it is still the same file."""
-    try:
-        write_json(_memory(path), {**_fingerprint(path), **to_plain(digests)})
-    except OSError:
-        pass  # images/ may be read-only here; then each attempt reads the file
+def remember_digests(path: Path, digests: Digests, mark: Mapping[str, int]) -> None:
+    """Keep a file's digests beside it; ``mark`` is its fingerprint from before it was read."""
+    remember(_memory(path), mark, to_plain(digests))
 
 
 def _remembered(path: Path) -> Digests | None:
-    try:
-        values = read_json(_memory(path))
-    except DlbhpcError:
-        return None
-    if any(values.get(key) != value for key, value in _fingerprint(path).items()):
+    if (values := recall(_memory(path), path)) is None:
         return None
     return Digests(sif=str(values.get("sif")), content=str(values.get("content")))
-
-
-def _fingerprint(path: Path) -> dict[str, int]:
-    status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
 
 
 def _memory(path: Path) -> Path:

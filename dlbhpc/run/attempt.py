@@ -25,7 +25,7 @@ from dlbhpc.run import completion
 from dlbhpc.run.ending import write_end
 from dlbhpc.run.history import Attempt, attempts_without_step, read_attempts
 from dlbhpc.run.identity import config_digest, identity_digest
-from dlbhpc.run.inputs import check_same_inputs, verify_inputs
+from dlbhpc.run.inputs import check_same_inputs, ensure_data, verify_inputs
 from dlbhpc.run.reasons import NO_PROGRESS_LIMIT, RULES, Reason
 from dlbhpc.run.record import KEEP_LAST, Run, read_run
 from dlbhpc.run.teacher import settle_teacher
@@ -117,8 +117,11 @@ def _prepare(
     output.temporary.mkdir(exist_ok=True)
     run = settle_teacher(run)
     manifest = verify_inputs(run.launch, run.image)
-    adaptation = ensure_adapted_teacher(run.launch)
-    check_same_inputs(run, manifest, adaptation)
+    check_same_inputs(run, manifest)
+    # Only behind that: nothing is read or written at length for a run that does not go on, and
+    # what it began with is not replaced by what another teacher adapts to.
+    ensure_data(run.launch)
+    adaptation = ensure_adapted_teacher(run.launch, begun_with=run.identity["teacher"])
     recovery = recover(output.steps, contract=dict(run.contract), world=run.launch.geometry.world)
     for skipped in recovery.skipped:
         say(f"step directory {skipped.name} is not used: {skipped.reason}")

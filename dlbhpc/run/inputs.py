@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dlbhpc.command import Launch, student_init_snapshot
 from dlbhpc.command.bundled import bundled_commit
@@ -14,12 +12,11 @@ from dlbhpc.data.manifest import Manifest, read_manifest
 from dlbhpc.data.text_cache import ensure_text_cache
 from dlbhpc.data.trial import pins_of
 from dlbhpc.errors import DlbhpcError
-from dlbhpc.files import file_digest
 from dlbhpc.geometry import epoch_plan, step_plan
 from dlbhpc.images.task import RunImage
 from dlbhpc.images.use import check_image
 from dlbhpc.inputs.source import verify_checkout
-from dlbhpc.inputs.teaching import check_launch_teacher
+from dlbhpc.inputs.teaching import check_launch_teacher, teacher_digest, teacher_is_there
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.identity import known_identity
@@ -35,8 +32,7 @@ def verify_inputs(
 ) -> Manifest:
     """Verify source, data and teacher as far as a look can; returns the data's manifest.
 
-    A run that goes through an image brings its source in it. The upstream's cache is written from
-    the prepared data where it is not current. A teacher that is still in training
+    A run that goes through an image brings its source in it. A teacher that is still in training
     (``teacher_pending``) is verified when it is there.
     """
     recipe = launch.recipe
@@ -51,14 +47,20 @@ def verify_inputs(
     elif upstream.commit is not None and upstream.repository is not None:
         verify_checkout(launch.source, upstream.commit, upstream.repository)
     manifest = read_manifest(launch.manifest, recipe.dataset.name, recipe.dataset.sequence_length)
-    if launch.teacher is not None and not teacher_pending and not launch.teacher.is_file():
+    if launch.teacher is not None and not teacher_pending and not teacher_is_there(launch):
         raise DlbhpcError(
             f"the teacher {launch.teacher} is missing: add --with-teacher to train it first, or "
             "name a checkpoint with --teacher"
         )
     student_init_snapshot(launch)
+    return manifest
+
+
+def ensure_data(launch: Launch) -> None:
+    """Write the upstream's cache from the prepared data where it is not current."""
+    recipe = launch.recipe
     if recipe.data_source == "training_cache":
-        ensure_bridge(upstream.name, recipe.dataset, launch.layout, _say)
+        ensure_bridge(recipe.upstream.name, recipe.dataset, launch.layout, _say)
     elif recipe.data_source == "datasets_cache":
         pins = pins_of(recipe.dataset, launch.layout)
         ensure_text_cache(recipe.dataset.name, pins, launch.layout, _say)
@@ -67,7 +69,6 @@ def verify_inputs(
             f"the data {launch.data} is missing: "
             f"run python -m dlbhpc data prepare {recipe.dataset.name}"
         )
-    return manifest
 
 
 def prepare_run(
@@ -84,14 +85,13 @@ def prepare_run(
     Raises DlbhpcError naming the input that is missing or is not what it must be.
     """
     manifest = verify_inputs(launch, image, teacher_pending=teacher_run is not None)
+    ensure_data(launch)
     if teacher_run is not None:
         teacher: str | None = pending_teacher(teacher_run)
-    elif launch.teacher is not None:
-        teacher = file_digest(launch.teacher)
-        _verify_base_run(launch, teacher)
+    elif (teacher := teacher_digest(launch)) is not None:
+        if not _began_with(launch, teacher):
+            _verify_base_run(launch, teacher)
         check_launch_teacher(launch)
-    else:
-        teacher = None
     plan_sha256, total_steps, milestones = _plan(launch, manifest)
     upstream = launch.recipe.upstream
     contract = {
@@ -116,19 +116,13 @@ def prepare_run(
     )
 
 
-def check_same_inputs(run: Run, manifest: Manifest, adaptation: Mapping[str, Any] | None) -> None:
+def check_same_inputs(run: Run, manifest: Manifest) -> None:
     """Refuse an attempt whose inputs are no longer those that its run's identity names.
 
-    ``adaptation`` is the provenance of the adapted teacher, None where there is none. Raises
-    DlbhpcError naming what differs.
+    Raises DlbhpcError naming what differs.
     """
     launch = run.launch
-    teacher = None
-    if adaptation is not None:
-        teacher = adaptation["source"]["sha256"]
-    elif launch.teacher is not None:
-        # What the upstream is about to load itself.
-        teacher = file_digest(launch.teacher)
+    teacher = teacher_digest(launch, begun_with=run.identity.get("teacher"))
     now = known_identity(launch, manifest, teacher, run.image)
     if launch.recipe.upstream.commit is None:
         now["source_commit"] = bundled_commit()
@@ -180,6 +174,12 @@ def _plan(launch: Launch, manifest: Manifest) -> tuple[str, int, tuple[int, ...]
     return steps.sha256, steps.steps + extra, tuple(sorted(step + extra for step in milestones))
 
 
+def _began_with(launch: Launch, teacher: str) -> bool:
+    """Whether the run that is there already was submitted with this teacher, and so proved it."""
+    output = launch.output
+    return output.run.exists() and read_run(output).identity.get("teacher") == teacher
+
+
 def _verify_base_run(launch: Launch, sha256: str) -> None:
     """Refuse the base recipe's own result unless its run is complete and names this very file.
 
@@ -198,16 +198,16 @@ def _verify_base_run(launch: Launch, sha256: str) -> None:
             "in another folder of the project and name it with --teacher"
         )
     run = read_run(base)
-    # The run may have been made in another place: only the name in its folder counts.
-    selected = run.launch.selected_checkpoint.relative_to(run.launch.output.folder)
-    if launch.teacher != base.folder / selected:
-        return
     trained = (run.launch.recipe.name, run.launch.recipe.dataset.name)
     if trained != (teacher.recipe, recipe.dataset.name) or (run.launch.trial is not None) != trial:
         raise DlbhpcError(
             f"{base.folder} holds a run of {' on '.join(trained)}, the teacher of {recipe.name} is "
-            f"{teacher.recipe} on {recipe.dataset.name}: name a checkpoint with --teacher"
+            f"{teacher.recipe} on {recipe.dataset.name}: name a checkpoint elsewhere with --teacher"
         )
+    # The run may have been made in another place: only the name in its folder counts.
+    selected = run.launch.selected_checkpoint.relative_to(run.launch.output.folder)
+    if launch.teacher != base.folder / selected:
+        return
     completed = completion.read_completed(base)
     if completed is None:
         raise DlbhpcError(

@@ -13,9 +13,12 @@ from dlbhpc.errors import DlbhpcError
 from dlbhpc.inputs.teacher.names import Backbone
 from dlbhpc.inputs.teacher.transform import MASKED, UNIFORM, Vocabulary
 from dlbhpc.inputs.teaching import (
+    adapt_teacher,
     adaptation_of,
     check_launch_teacher,
     ensure_adapted_teacher,
+    teacher_digest,
+    teacher_is_there,
 )
 from dlbhpc.recipe import read_recipe, trial_of
 from tests.inputs.teacher.conftest import hyper_parameters, make_state, torch, trained
@@ -68,7 +71,7 @@ def test_a_teacher_that_is_used_as_it_is_is_checked_and_not_adapted(
 ) -> None:
     launch = launch_of(tmp_path, recipe, **config)
     check_launch_teacher(launch)
-    assert ensure_adapted_teacher(launch) is None
+    assert ensure_adapted_teacher(launch, teacher_digest(launch)) is None
 
 
 @UNADAPTED
@@ -187,7 +190,7 @@ def test_checking_writes_nothing_and_adapting_writes_into_the_output(tmp_path: P
     launch = launch_of(tmp_path, "duo_di4c", **DUO)
     check_launch_teacher(launch)
     assert not launch.output.folder.exists()
-    record = ensure_adapted_teacher(launch)
+    record = ensure_adapted_teacher(launch, teacher_digest(launch))
     assert record is not None
     assert launch.output.adapted_teacher.is_file()
     assert launch.output.adapted_teacher_provenance.is_file()
@@ -200,7 +203,7 @@ def test_a_teacher_that_only_trusting_could_load_is_taken_once_it_is_adapted(
     from dlbhpc.inputs import teaching
 
     launch = launch_of(tmp_path, "duo_di4c", **DUO)
-    ensure_adapted_teacher(launch)
+    ensure_adapted_teacher(launch, teacher_digest(launch))
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the checkpoint was loaded again")
@@ -212,4 +215,76 @@ def test_a_teacher_that_only_trusting_could_load_is_taken_once_it_is_adapted(
 def test_a_recipe_without_a_teacher_needs_none(tmp_path: Path) -> None:
     launch = replace(launch_of(tmp_path, "duo_di4c", **DUO), teacher=None)
     check_launch_teacher(launch)
-    assert ensure_adapted_teacher(launch) is None
+    assert ensure_adapted_teacher(launch, teacher_digest(launch)) is None
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are digested from here on."""
+    from dlbhpc import files
+    from dlbhpc.inputs import teaching
+
+    seen: list[str] = []
+    real = files.file_digest
+
+    def digest(path: Path) -> str:
+        seen.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(files, "file_digest", digest)
+    monkeypatch.setattr(teaching, "file_digest", digest)
+    return seen
+
+
+def test_a_teacher_that_is_used_as_it_is_is_read_again_only_once_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = launch_of(tmp_path, "duo_dcd", **DUO)
+    begun_with = teacher_digest(launch)
+    assert not launch.output.folder.exists(), "nothing is written before the run is submitted"
+    seen = reads(monkeypatch)
+    assert [teacher_digest(launch, begun_with) for _ in range(3)] == [begun_with] * 3
+    assert seen == ["t.ckpt"]
+    trained(tmp_path / "t.ckpt", trial_state(513))
+    assert teacher_digest(launch, begun_with) != begun_with
+
+
+def test_once_adapted_a_teacher_may_change_or_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = launch_of(tmp_path, "duo_di4c", **DUO)
+    begun_with = teacher_digest(launch)
+    record = ensure_adapted_teacher(launch, begun_with)
+    adapted = launch.output.adapted_teacher
+    seen = reads(monkeypatch)
+    trained(tmp_path / "t.ckpt", trial_state(513))
+    assert teacher_digest(launch) != begun_with, "another run would learn from another teacher"
+    assert teacher_digest(launch, begun_with) == begun_with
+    (tmp_path / "t.ckpt").unlink()
+    assert teacher_is_there(launch)
+    assert teacher_digest(launch) == begun_with, "as when the run is submitted again"
+    assert ensure_adapted_teacher(launch, begun_with) == record
+    check_launch_teacher(launch)
+    assert seen == [adapted.name, "t.ckpt"], "what it was adapted to is read once"
+    adapted.write_bytes(adapted.read_bytes()[:-1])
+    assert not teacher_is_there(launch), "what is damaged stands for nothing"
+
+
+def test_what_another_teacher_was_adapted_to_meanwhile_is_not_what_the_run_began_with(
+    tmp_path: Path,
+) -> None:
+    launch = launch_of(tmp_path, "duo_di4c", **DUO)
+    begun_with = teacher_digest(launch)
+    parameters = hyper_parameters(**DUO)
+    state = {name: tensor + 1 for name, tensor in trial_state().items()}
+    trained(tmp_path / "other.ckpt", state, hyper_parameters=parameters)
+    adapt_teacher(launch.recipe, tmp_path / "other.ckpt", launch.output)
+    assert teacher_digest(launch, begun_with) == begun_with
+    record = ensure_adapted_teacher(launch, begun_with)
+    assert record is not None
+    assert record["source"]["sha256"] == begun_with
+
+
+def test_a_teacher_that_is_replaced_just_before_it_is_adapted_is_refused(tmp_path: Path) -> None:
+    launch = launch_of(tmp_path, "duo_di4c", **DUO)
+    with pytest.raises(DlbhpcError, match=r"t\.ckpt was replaced while the run began"):
+        ensure_adapted_teacher(launch, "0" * 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from dlbhpc.command import Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.exit_status import FENCED, REQUEUE
+from dlbhpc.recipe.model import Teacher
 from dlbhpc.run import attempt as attempts
 from dlbhpc.run import inputs
 from dlbhpc.run.attempt import Job, begin, task_command, upstream_environment
@@ -242,6 +244,33 @@ def test_other_data_than_the_run_began_with_stop_it(
     with pytest.raises(DlbhpcError, match=r"began with other inputs \(data: \w+ then, \w+ now\)"):
         begin(submitted.launch.output, JOB, said.append)
     assert read_attempts(submitted.launch.output)[-1].reason == Reason.NOT_BEGUN.value
+
+
+def test_the_next_link_of_a_chain_does_not_begin_with_another_teacher(
+    run: Run, said: list[str], write_checkpoint: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "check_launch_teacher", lambda launch: None)
+    teacher = run.launch.layout.root / "t.ckpt"
+    teacher.write_bytes(b"one")
+    recipe = replace(run.launch.recipe, teacher=Teacher("reference_mdlm", "masked_mdlm", None))
+    student = prepare_run(replace(run.launch, recipe=recipe, teacher=teacher), "local", 300, 30)
+    write_records(student)
+    train_to(student, begun(student, said), 2, write_checkpoint)
+    teacher.write_bytes(b"another")
+
+    def too_early(*_: object, **__: object) -> None:
+        raise AssertionError("written for a run that does not go on")
+
+    then, now = (hashlib.sha256(content).hexdigest()[:20] for content in (b"one", b"another"))
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "ensure_data", too_early)
+        patch.setattr(attempts, "ensure_adapted_teacher", too_early)
+        with pytest.raises(DlbhpcError, match=rf"\(teacher: {then} then, {now} now\): put back"):
+            begin(student.launch.output, Job("8", 0), said.append)
+    assert read_attempts(student.launch.output)[-1].reason == Reason.NOT_BEGUN.value
+    teacher.write_bytes(b"one")
+    begun(student, said, Job("9", 0))
+    assert said[-1] == f"attempt 3 goes on from step 2 of {student.total_steps}"
 
 
 def test_other_code_of_the_bundled_upstream_stops_the_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dlbhpc.command import Launch, Request, plan_launch
 from dlbhpc.errors import DlbhpcError
 from dlbhpc.files import file_digest, write_json
+from dlbhpc.inputs.teaching import ensure_adapted_teacher
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import inputs
 from dlbhpc.run.inputs import prepare_run
@@ -103,6 +105,18 @@ def test_a_folder_with_another_recipes_run_is_no_base_run(
         run_of(launch_of(tmp_path, "mdlm_sdtt"))
 
 
+def test_a_run_of_another_kind_in_the_base_runs_place_vouches_for_no_file(
+    tmp_path: Path, bridged: list[str]
+) -> None:
+    folder = trained(launch_of(tmp_path, "mdlm")).folder
+    run = json.loads((folder / "run.json").read_text())
+    run["run"]["launch"]["recipe"]["name"] = "rdlm"
+    run["run"]["launch"]["selected_checkpoint"] = str(folder / "checkpoints" / "checkpoint_50.pth")
+    write_json(folder / "run.json", run)
+    with pytest.raises(DlbhpcError, match="holds a run of rdlm on lm1b, the teacher of mdlm_sdtt"):
+        run_of(launch_of(tmp_path, "mdlm_sdtt"))
+
+
 def test_a_file_in_the_base_runs_place_without_a_run_teaches_nobody(
     tmp_path: Path, bridged: list[str]
 ) -> None:
@@ -145,15 +159,35 @@ def test_an_attempt_refuses_another_teacher_than_its_run_was_submitted_with(
     (tmp_path / "t.ckpt").write_bytes(b"one")
     run = run_of(launch_of(tmp_path, recipe, teacher=Path("t.ckpt")))
     manifest = inputs.verify_inputs(run.launch, None)
-    adapted = run.launch.adapted_teacher is not None
-
-    def provenance() -> dict[str, Any] | None:
-        return {"source": {"sha256": file_digest(tmp_path / "t.ckpt")}} if adapted else None
-
-    inputs.check_same_inputs(run, manifest, provenance())
+    inputs.check_same_inputs(run, manifest)
     (tmp_path / "t.ckpt").write_bytes(b"another, as of a base run that trains on")
     with pytest.raises(DlbhpcError, match=r"began with other inputs \(teacher: \w+ then"):
-        inputs.check_same_inputs(run, manifest, provenance())
+        inputs.check_same_inputs(run, manifest)
+
+
+def test_a_teacher_that_the_upstream_reads_itself_must_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bridged: list[str]
+) -> None:
+    monkeypatch.setattr(inputs, "check_launch_teacher", lambda launch: None)
+    (tmp_path / "t.ckpt").write_bytes(b"one")
+    run = run_of(launch_of(tmp_path, "duo_dcd", teacher=Path("t.ckpt")))
+    (tmp_path / "t.ckpt").unlink()
+    with pytest.raises(DlbhpcError, match=r"the teacher .*t\.ckpt is missing"):
+        inputs.verify_inputs(run.launch, None)
+
+
+def test_a_run_goes_on_without_the_base_run_once_its_teacher_is_adapted(
+    tmp_path: Path, bridged: list[str]
+) -> None:
+    base = trained(launch_of(tmp_path, "mdlm"))
+    run = run_of(launch_of(tmp_path, "mdlm_sdtt"))
+    ensure_adapted_teacher(run.launch, run.identity["teacher"])
+    shutil.rmtree(base.folder)
+    with pytest.raises(DlbhpcError, match=r"nothing says where .*model\.ckpt is from"):
+        run_of(run.launch)
+    write_records(run)
+    assert run_of(run.launch).identity == run.identity, "submitted again"
+    inputs.check_same_inputs(run, inputs.verify_inputs(run.launch, None))
 
 
 def test_a_teacher_that_cannot_teach_is_refused_before_anything_is_submitted(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,10 +59,35 @@ def check_teacher(source: Path, adaptation: Adaptation, *, trusted: bool = False
     _adapted(source, adaptation, trusted)
 
 
-def is_adapted(source: Path, target: Path, provenance: Path, adaptation: Adaptation) -> bool:
-    """Whether ``target`` is what ``source`` adapts to, by its provenance and content."""
-    digest = regular_digest(source)
-    return _current(digest, target, provenance, adaptation) is not None
+def adapted_from(
+    target: Path,
+    provenance: Path,
+    adaptation: Adaptation,
+    digest_of: Callable[[Path], str] = regular_digest,
+) -> dict[str, Any] | None:
+    """The provenance of ``target`` when that is whole and adapted like this, or None.
+
+    It names the source, which need not be there any more; paths are not compared: the project may
+    have moved as a whole. ``digest_of`` gives the SHA-256 of a file.
+    """
+    record = _read(provenance)
+    if (
+        record is None
+        or record.get("transformation_sha256") != version_digest()
+        or record.get("adaptation") != asdict(adaptation)
+    ):
+        return None
+    try:
+        found = digest_of(target)
+    except OSError:
+        return None
+    return record if found == record.get("output", {}).get("sha256") else None
+
+
+def source_sha256_of(record: Mapping[str, Any]) -> str | None:
+    """The digest of the teacher that a provenance names."""
+    sha256 = record.get("source", {}).get("sha256")
+    return None if sha256 is None else str(sha256)
 
 
 def ensure_adapted(
@@ -75,7 +100,8 @@ def ensure_adapted(
     if not source.is_file():
         raise TeacherError(f"there is no checkpoint {source}")
     source_sha256 = regular_digest(source)
-    if (recorded := _current(source_sha256, target, provenance, adaptation)) is not None:
+    recorded = adapted_from(target, provenance, adaptation)
+    if recorded is not None and source_sha256_of(recorded) == source_sha256:
         return recorded
     adapted, evidence = _adapted(source, adaptation, trusted)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,28 +150,6 @@ def _adapted(source: Path, adaptation: Adaptation, trusted: bool) -> tuple[Adapt
 
 def _keep(tensor: Tensor) -> None:
     """Release nothing."""
-
-
-def _current(
-    source_sha256: str, target: Path, provenance: Path, adaptation: Adaptation
-) -> dict[str, Any] | None:
-    """The provenance of ``target`` when it is current; None when it is missing, torn or another.
-
-    Paths are not compared: the project may have moved as a whole.
-    """
-    record = _read(provenance)
-    if (
-        record is None
-        or record.get("transformation_sha256") != version_digest()
-        or record.get("adaptation") != asdict(adaptation)
-        or record.get("source", {}).get("sha256") != source_sha256
-    ):
-        return None
-    try:
-        found = regular_digest(target)
-    except OSError:
-        return None
-    return record if found == record.get("output", {}).get("sha256") else None
 
 
 def _publish(content: Mapping[str, Any], target: Path) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from dlbhpc.inputs.teacher import adapt as adapting
-from dlbhpc.inputs.teacher.adapt import Adaptation, check_teacher, ensure_adapted, is_adapted
+from dlbhpc.inputs.teacher.adapt import (
+    Adaptation,
+    adapted_from,
+    check_teacher,
+    ensure_adapted,
+    source_sha256_of,
+)
 from dlbhpc.inputs.teacher.names import (
     INV_FREQ,
     VOCABULARY,
@@ -50,7 +56,8 @@ class Place:
         return ensure_adapted(self.source, self.target, self.provenance, adaptation, **options)
 
     def is_current(self, adaptation: Adaptation = ADAPTATION) -> bool:
-        return is_adapted(self.source, self.target, self.provenance, adaptation)
+        record = adapted_from(self.target, self.provenance, adaptation)
+        return record is not None and source_sha256_of(record) == sha256(self.source)
 
 
 @pytest.fixture
