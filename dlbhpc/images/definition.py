@@ -51,7 +51,7 @@ def render(
 
 
 def inputs_digest(spec: ImageSpec, base: Base, commit: str, digests: Mapping[str, str]) -> str:
-    """What decides an image's content, but for its label: the same digest, and it is not built anew.
+    """What decides an image's content: the same digest, and it is not built again.
 
     The version of dlbhpc, which is one of the labels, is not among it: an image that is there stays
     good. A local image is named by its path in the definition, and counts by its content.
