@@ -1,4 +1,4 @@
-"""``dlbhpc image``: build, verify, list or enter the frozen images of the upstreams."""
+"""``dlbhpc image``: build, verify, list or enter the upstreams' images, and fetch their wheels."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="the images, and which are built")
     shell = actions.add_parser("shell", help="open a shell in an image, as a run would see it")
     shell.add_argument("name", help="the upstream")
+    wheels = actions.add_parser("wheels", help="fill a wheelhouse for an image; builds nothing")
+    wheels.add_argument("name", help="the upstream")
+    wheels.add_argument("folder", type=Path, help="where the locked files go; what is there stays")
+    wheels.add_argument("--index", metavar="URL", help="another simple index (default: PyPI)")
     for action in (build, check, listing, shell):
         action.add_argument("--root", type=Path, metavar="DIR", help="project root (the checkout)")
 
@@ -38,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from dlbhpc.layout import Layout
 
+    if args.action == "wheels":
+        return _wheels(args)
     layout = Layout.at(args.root)
     if args.action == "list":
         return _list(layout)
@@ -72,6 +78,16 @@ def _build(spec: ImageSpec, args: argparse.Namespace, layout: Layout) -> None:
     _say(f"{state}: {built.path}\n  content sha256 {built.record.content_sha256}")
     if not built.record.redistributable:
         _say(f"  {spec.name} has no licence file: do not pass this image on")
+
+
+def _wheels(args: argparse.Namespace) -> int:
+    from dlbhpc.images.fetch import INDEX, fill_wheelhouse
+    from dlbhpc.images.spec import load_image
+
+    spec = load_image(args.name)
+    fill_wheelhouse(args.folder, spec, _say, args.index or INDEX)
+    _say(f"{args.folder} holds the {len(spec.packages)} files of {spec.lock}")
+    return 0
 
 
 def _verify(spec: ImageSpec, layout: Layout) -> int:

@@ -21,7 +21,7 @@ _COMMANDS = {
     "data": "prepare datasets, verify them, hand them to the upstreams",
     "teacher": "look into a teacher's checkpoint, adapt it for a student",
     "upstream": "record what an upstream's configuration has",
-    "image": "build, verify, list or enter the frozen images",
+    "image": "build, verify, list or enter the frozen images, or fetch their wheels",
     "status": "one table over all runs",
     "logs": "print the log of a run",
     "preempt": "preempt a run, as a scheduler would: it requeues",

@@ -20,8 +20,9 @@ class ImageRecord:
     """One built image.
 
     ``file`` is its name in images/. ``sif_sha256`` is of the whole file, ``content_sha256`` of its
-    squashfs partition, which two builds of the same inputs share. ``inputs_sha256`` is over what
-    decides the content. ``base_digest`` is None for a fresh Debian.
+    squashfs partition, which two builds of the same inputs by one version of dlbhpc share.
+    ``inputs_sha256`` is over what decides the content, but for that version, which is a label.
+    ``base_digest`` is None for a fresh Debian.
     """
 
     name: str
