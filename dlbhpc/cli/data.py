@@ -16,6 +16,7 @@ BUNDLED = "pydoc"
 PINNED = ("lm1b", "owt")
 PREPARABLE = (BUNDLED, *PINNED)
 WEIGHTS = "hf_small"
+TOKENIZERS = "tokenizers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "upstream", help="mdlm, duo, … (rdlm: the raw text, which it tokenizes itself)"
     )
     bridge.add_argument("dataset", help=f"one of: {', '.join(PINNED)}")
-    fetch = actions.add_parser("fetch", help="fetch published weights that a student starts from")
-    fetch.add_argument("weights", choices=[WEIGHTS])
+    fetch = actions.add_parser("fetch", help="fetch pinned tokenizers, or a student's weights")
+    fetch.add_argument("what", choices=[TOKENIZERS, WEIGHTS])
     for action in (prepare, verify, bridge, fetch):
         action.add_argument(
             "--root", type=Path, metavar="DIR", help="project root (default: this checkout)"
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Do what the sub-command says."""
     layout = Layout.at(args.root)
     if args.action == "fetch":
-        return _fetch(layout)
+        return _tokenizers(layout) if args.what == TOKENIZERS else _weights(layout)
     known = PINNED if args.action == "bridge" else PREPARABLE
     if args.dataset not in known:
         raise DlbhpcError(
@@ -77,7 +78,8 @@ def _prepare(name: str, layout: Layout, processes: int | None) -> int:
 
     dataset = _dataset(name, layout)
     prepare_pinned(dataset, pins_of(dataset, layout), layout, processes)
-    return 0
+    # Some upstreams load the other dataset's tokenizer as well.
+    return 0 if layout.small_data else _tokenizers(layout)
 
 
 def _bridge(upstream: str, dataset: Dataset, layout: Layout) -> int:
@@ -97,7 +99,17 @@ def _bridge(upstream: str, dataset: Dataset, layout: Layout) -> int:
     return 0
 
 
-def _fetch(layout: Layout) -> int:
+def _tokenizers(layout: Layout) -> int:
+    from dlbhpc.data.raw import open_tokenizer
+    from dlbhpc.recipe import list_datasets
+
+    for dataset in list_datasets():
+        if dataset.name in PINNED and dataset.tokenizer is not None:
+            print(open_tokenizer(dataset.tokenizer, layout))
+    return 0
+
+
+def _weights(layout: Layout) -> int:
     from dlbhpc.data.raw import fetch_weights
     from dlbhpc.recipe import read_recipe
 

@@ -17,6 +17,7 @@ from dlbhpc.images.task import RunImage
 from dlbhpc.images.use import check_image
 from dlbhpc.inputs.source import verify_checkout
 from dlbhpc.inputs.teaching import check_launch_teacher, teacher_digest, teacher_is_there
+from dlbhpc.inputs.tokenizers import check_tokenizers
 from dlbhpc.layout import OutputLayout
 from dlbhpc.run import completion
 from dlbhpc.run.identity import known_identity
@@ -53,6 +54,7 @@ def verify_inputs(
             "name a checkpoint with --teacher"
         )
     student_init_snapshot(launch)
+    check_tokenizers(launch)
     return manifest
 
 
