@@ -1,4 +1,4 @@
-"""The tokenizer snapshots that a command names: offline, the upstreams die at start without them."""
+"""The tokenizer snapshots that a command names: an upstream that is offline dies without them."""
 
 from __future__ import annotations
 
