@@ -335,3 +335,12 @@ def test_raw_data_of_trials_is_the_same_every_time(tmp_path: Path) -> None:
         made.append(contents(tmp_path / seed))
     assert made[0] == made[1]
     assert json.loads(made[0][next(name for name in made[0] if name.endswith("config.json"))])
+
+
+@pytest.mark.parametrize("splits", [None, {}, []])
+def test_a_manifest_that_describes_no_split_proves_nothing(small: Small, splits: object) -> None:
+    """Only the dataset and its length are in every manifest."""
+    content = json.loads(small.manifest.read_text())
+    small.manifest.write_text(json.dumps({**content, "splits": splits}))
+    with pytest.raises(ManifestError, match=r"'splits'|describes no split"):
+        verify_dataset(small.dataset, small.layout)
