@@ -86,9 +86,11 @@ def read_manifest(path: Path, dataset: str, sequence_length: int) -> Manifest:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
+        # The small data lie in data/trials: without the flag the whole corpus would be prepared.
+        trial = " --trial" if path.parents[1].name == "trials" else ""
         raise ManifestError(
             f"{dataset} is not prepared: there is no manifest {path}; "
-            f"run: python -m dlbhpc data prepare {dataset}"
+            f"run: python -m dlbhpc data prepare {dataset}{trial}"
         ) from None
     except OSError as error:
         raise ManifestError(f"cannot read the manifest {path}: {error.strerror}") from error

@@ -11,6 +11,7 @@ import pytest
 
 from dlbhpc.data import ManifestError, read_manifest, verify_processed
 from dlbhpc.data.manifest import digest_files
+from dlbhpc.layout import Layout
 
 CONTENT: dict[str, Any] = {
     "dataset": "pydoc",
@@ -60,8 +61,11 @@ def test_torn_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_missing_manifest_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="python -m dlbhpc data prepare pydoc"):
+    with pytest.raises(ManifestError, match=r"python -m dlbhpc data prepare pydoc$"):
         read_manifest(tmp_path / "pydoc.json", "pydoc", 128)
+    trials = Layout.at(tmp_path).of_trials()
+    with pytest.raises(ManifestError, match=r"python -m dlbhpc data prepare lm1b --trial$"):
+        read_manifest(trials.manifest("lm1b"), "lm1b", 32)
 
 
 @pytest.mark.parametrize(
